@@ -1,0 +1,88 @@
+"""Rollouts (tasks for an agent) and attempts (tries at them)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self, get_args
+
+from pydantic import BaseModel, Field, model_validator
+
+RolloutStatus = Literal[
+    "queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"
+]
+AttemptStatus = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
+RolloutMode = Literal["train", "val", "test"]
+TaskInput = Any
+
+QUEUING_STATUSES: frozenset[RolloutStatus] = frozenset(("queuing", "requeuing"))
+RUNNING_STATUSES: frozenset[RolloutStatus] = frozenset(("preparing", "running"))
+FINISHED_STATUSES: frozenset[RolloutStatus] = frozenset(("failed", "succeeded", "cancelled"))
+
+ROLLOUT_MODES: tuple[RolloutMode, ...] = get_args(RolloutMode)
+
+
+class RolloutConfig(BaseModel):
+    """How long a rollout may take and how often it is tried."""
+
+    timeout_seconds: float | None = None
+    """Longest an attempt may run, in seconds from its start; ``None`` for no limit."""
+
+    unresponsive_seconds: float | None = None
+    """Longest an attempt may be silent, in seconds since its last heartbeat or span."""
+
+    max_attempts: int = Field(default=1, ge=1)
+    """Attempts in total, the first one included."""
+
+    retry_condition: list[AttemptStatus] = Field(default_factory=list[AttemptStatus])
+    """Attempt statuses after which the rollout is queued again (failed, timeout, unresponsive)."""
+
+
+class Rollout(BaseModel):
+    """One task for an agent. Times are seconds since the epoch."""
+
+    rollout_id: str
+    input: TaskInput
+    start_time: float
+    end_time: float | None = None
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    status: RolloutStatus = "queuing"
+    config: RolloutConfig = Field(default_factory=RolloutConfig)
+    metadata: dict[str, Any] | None = None
+
+
+class Attempt(BaseModel):
+    """One try at a rollout. Times are seconds since the epoch."""
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int
+    """1 for the first attempt of a rollout."""
+
+    start_time: float
+    end_time: float | None = None
+    status: AttemptStatus = "preparing"
+    worker_id: str | None = None
+    last_heartbeat_time: float | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class AttemptedRollout(Rollout):
+    """A rollout with its latest attempt."""
+
+    attempt: Attempt
+
+    @model_validator(mode="after")
+    def _same_rollout(self) -> Self:
+        if self.attempt.rollout_id != self.rollout_id:
+            raise ValueError("Inconsistent rollout_id between Rollout and Attempt")
+        return self
+
+
+class EnqueueRolloutRequest(BaseModel):
+    """What a caller says of a rollout to enqueue; ``input`` is required, ``None`` allowed."""
+
+    input: TaskInput
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    config: RolloutConfig | None = None
+    metadata: dict[str, Any] | None = None
