@@ -1,0 +1,381 @@
+"""The one-shot ``init`` service: secrets and configuration, ready for services of any uid.
+
+It runs before everything else at every ``docker compose up`` and, run twice, changes nothing:
+
+* a secret that is missing is created in the secrets volume, readable by its one consumer;
+  one that is there is never overwritten, unless the operator supplies his own;
+* configuration of Prometheus and Grafana is copied from the repository, which a clone with a
+  strict umask keeps for its owner alone, into the config volume, where every service can read it.
+
+Every file is written beside its place and renamed, so a reader sees the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import secrets
+import socket
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agl.errors import EnvironmentFault, UsageError
+from agl.ops.options import LineParser
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MAX_SECRET_BYTES = 4096
+_TEMPORARY = ".tmp-"
+_PLACEHOLDER = re.compile(r"__AGL_[A-Z_]+__")
+_HOST_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
+
+
+@dataclass(frozen=True)
+class Secret:
+    """One secret: the uid and gid of the service that reads it, and which text it may hold."""
+
+    name: str
+    uid: int
+    gid: int
+    pattern: re.Pattern[str]
+    rule: str
+
+
+SECRETS = {
+    secret.name: secret
+    for secret in (
+        Secret("api-token", 10001, 10001, re.compile(r"[!-~]+"), "visible ASCII, no blanks"),
+        Secret("grafana-admin-password", 472, 0, re.compile(r"[^\x00-\x1f\x7f]+"), "one line"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where the container sees the volumes and the operator's own secrets."""
+
+    secrets: Path = Path("/run/agl/secrets")
+    operator: Path = Path("/run/agl/operator-secrets")
+    config: Path = Path("/etc/agl")
+
+
+# Folders of the repository that are rendered, relative to it and to the config volume alike.
+RENDERED = ("prometheus", "grafana/provisioning", "grafana/dashboards")
+# Configuration of tests, not of a running service.
+_LEFT_OUT = frozenset({"tests"})
+
+
+def main(argv: list[str], prog: str) -> int:
+    """Run ``init``, or ``init show NAME``; returns 0.
+
+    Raises:
+        UsageError: An option or secret that is unknown, or a host label that is no label.
+        EnvironmentFault: A secret or a folder that cannot be read, used or written.
+    """
+    options = _parser(prog).parse_args(argv)
+    folders = Folders(options.secrets_dir, options.operator_dir, options.config_dir)
+    if options.action == "show":
+        print(show(options.name, folders, options.compose_file))
+        return 0
+    try:
+        _apply(options, folders)
+    except OSError as exc:
+        raise EnvironmentFault(f"{exc.filename or 'init'}: {exc.strerror}") from exc
+    return 0
+
+
+def _apply(options: argparse.Namespace, folders: Folders) -> None:
+    names: list[str] = options.secret
+    for name in names:
+        print(f"init: {name}: {ensure_secret(_known(name), folders)}")
+    if names:
+        print(
+            f"init: secrets are in the volume mounted on {folders.secrets}; to read one: "
+            f"docker compose -f {options.compose_file} run --rm --no-deps init show {names[-1]}"
+        )
+    if options.render:
+        values = {
+            "__AGL_HOST__": host_label(options.host_label),
+            "__AGL_NODE_PORT__": str(options.node_exporter_port),
+        }
+        for folder in RENDERED:
+            changed = render(options.render / folder, folders.config / folder, values)
+            print(f"init: {folder}: {_told(changed)}")
+            if changed.worth_loading:
+                print(f"init: {_how_to_load(folder, options.compose_file)}")
+
+
+def show(name: str, folders: Folders, compose_file: str) -> str:
+    """The text of one secret. Raises UsageError or EnvironmentFault when there is none."""
+    path = folders.secrets / _known(name).name
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as exc:
+        raise EnvironmentFault(
+            f"there is no {name} yet", remedy=f"start with: docker compose -f {compose_file} up"
+        ) from exc
+    except OSError as exc:
+        raise EnvironmentFault(f"cannot read {path}: {exc.strerror}") from exc
+
+
+# --- secrets ------------------------------------------------------------------------------------
+
+
+def ensure_secret(secret: Secret, folders: Folders) -> str:
+    """Make sure the secret is there, owned by its consumer, mode 0400; says what was done.
+
+    The operator's own file wins over what is in the volume. Raises EnvironmentFault when that
+    file cannot be used, OSError when the volume cannot be written.
+    """
+    folders.secrets.mkdir(parents=True, exist_ok=True)
+    for leftover in folders.secrets.glob(f"{_TEMPORARY}*"):
+        leftover.unlink()
+    path = folders.secrets / secret.name
+    current = _content(path)
+    supplied = operator_secret(secret, folders.operator)
+    if supplied is not None:
+        done = "yours is in use" if current == supplied else "taken from compose/secrets"
+        wanted = supplied
+    elif current:
+        done, wanted = "there already", current
+    else:
+        done, wanted = "created", secrets.token_urlsafe(32).encode()
+    if current != wanted or not _belongs_to(path, secret):
+        write_atomically(path, wanted, mode=0o400, owner=(secret.uid, secret.gid))
+    return done
+
+
+def operator_secret(secret: Secret, folder: Path) -> bytes | None:
+    """What the operator put into ``folder`` under the secret's name, or None.
+
+    Raises EnvironmentFault when the file is unreadable, empty, too large or not usable text.
+    """
+    path = folder / secret.name
+    shown = f"compose/secrets/{secret.name}"
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_SECRET_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise EnvironmentFault(
+            f"cannot read {shown}: {exc.strerror}", remedy="make it a readable file or remove it"
+        ) from exc
+    if len(raw) > MAX_SECRET_BYTES:
+        raise EnvironmentFault(f"{shown} is larger than {MAX_SECRET_BYTES} bytes")
+    text = _as_text(raw, shown).rstrip("\r\n")
+    if not text:
+        raise EnvironmentFault(
+            f"{shown} is empty", remedy="write the secret into it, or remove it to have one made"
+        )
+    if not secret.pattern.fullmatch(text):
+        raise EnvironmentFault(f"{shown} holds something else than {secret.rule}")
+    return text.encode()
+
+
+def _as_text(raw: bytes, shown: str) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        raise EnvironmentFault(f"{shown} is not UTF-8 text") from exc
+
+
+def _known(name: str) -> Secret:
+    try:
+        return SECRETS[name]
+    except KeyError:
+        known = ", ".join(SECRETS)
+        raise UsageError(f"unknown secret {name!r} (known: {known})") from None
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _belongs_to(path: Path, secret: Secret) -> bool:
+    status = path.stat()
+    owner = (status.st_uid, status.st_gid)
+    return owner == (secret.uid, secret.gid) and stat.S_IMODE(status.st_mode) == 0o400
+
+
+# --- configuration ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Relative paths of files that ``render`` created, updated and removed."""
+
+    created: tuple[str, ...] = ()
+    updated: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    first: bool = False
+
+    @property
+    def worth_loading(self) -> bool:
+        """Whether a service that was started with the files before should load them anew."""
+        return not self.first and bool(self.created or self.updated or self.removed)
+
+
+def render(source: Path, target: Path, values: Mapping[str, str]) -> Changes:
+    """Make ``target`` a copy of ``source`` that everybody can read, placeholders filled in.
+
+    Placeholders are replaced in YAML files alone. Files that ``source`` no longer has are removed.
+
+    Raises:
+        EnvironmentFault: ``source`` holds no file, or a placeholder that ``values`` has not.
+        OSError: A file cannot be read or written.
+    """
+    wanted = {path: _filled(source / path, values) for path in _files(source)}
+    if not wanted:
+        raise EnvironmentFault(
+            f"the repository's folder {source.parent.name}/{source.name} holds no file",
+            remedy="the clone is incomplete: git checkout -- .",
+        )
+    _make_folder(target)
+    present = {path: (target / path).read_bytes() for path in _all_files(target)}
+    for path, content in wanted.items():
+        if present.get(path) != content:
+            _make_folder((target / path).parent, below=target)
+            write_atomically(target / path, content, mode=0o644)
+    removed = sorted(present.keys() - wanted.keys())
+    for path in removed:
+        (target / path).unlink()
+    return Changes(
+        created=tuple(sorted(wanted.keys() - present.keys())),
+        updated=tuple(sorted(p for p in wanted if p in present and present[p] != wanted[p])),
+        removed=tuple(path for path in removed if not Path(path).name.startswith(_TEMPORARY)),
+        first=not present,
+    )
+
+
+def host_label(given: str) -> str:
+    """The value of label ``host``: ``given``, or else the host's name.
+
+    Raises UsageError when it has characters that a label of ours may not have.
+    """
+    label = given or socket.gethostname()
+    if not _HOST_LABEL.fullmatch(label):
+        raise UsageError(
+            f"host label {label!r} has other characters than letters, digits and . _ : - "
+            "(set AGL_HOST_LABEL)"
+        )
+    return label
+
+
+def _files(folder: Path) -> Iterator[str]:
+    for path in _all_files(folder):
+        parts = Path(path).parts
+        if not any(part.startswith(".") or part in _LEFT_OUT for part in parts):
+            yield path
+
+
+def _all_files(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield path.relative_to(folder).as_posix()
+
+
+def _filled(path: Path, values: Mapping[str, str]) -> bytes:
+    raw = path.read_bytes()
+    if path.suffix not in {".yml", ".yaml"}:
+        return raw
+
+    def value_of(match: re.Match[str]) -> str:
+        try:
+            return values[match[0]]
+        except KeyError:
+            raise EnvironmentFault(f"{path} has a placeholder unknown here: {match[0]}") from None
+
+    return _PLACEHOLDER.sub(value_of, _as_text(raw, str(path))).encode()
+
+
+def _make_folder(folder: Path, below: Path | None = None) -> None:
+    """Create the folder, and its parents as far as ``below``, so that everybody can enter it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)
+    if below is not None and folder != below:
+        _make_folder(folder.parent, below)
+
+
+def _told(changes: Changes) -> str:
+    counts = {
+        "created": len(changes.created),
+        "updated": len(changes.updated),
+        "removed": len(changes.removed),
+    }
+    return ", ".join(f"{n} {what}" for what, n in counts.items() if n) or "up to date"
+
+
+def _how_to_load(folder: str, compose_file: str) -> str:
+    compose = f"docker compose -f {compose_file}"
+    if folder == "prometheus":
+        return f"a running Prometheus takes the new files on: {compose} kill -s HUP prometheus"
+    if folder == "grafana/provisioning":
+        return f"a running Grafana takes the new files on: {compose} restart grafana"
+    return "a running Grafana takes the new dashboards within 30 s"
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def write_atomically(
+    path: Path, content: bytes, *, mode: int, owner: tuple[int, int] | None = None
+) -> None:
+    """Put ``content`` in place of ``path`` in one step, with this mode and (uid, gid) of owner.
+
+    Raises OSError; then ``path`` is what it was.
+    """
+    handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            # Mode before owner: afterwards root without CAP_FOWNER may not change it any more.
+            os.fchmod(file.fileno(), mode)
+            if owner is not None:
+                os.fchown(file.fileno(), *owner)
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 < port < 65536:
+        raise ValueError(text)
+    return port
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = LineParser(
+        prog=prog,
+        description="Create missing secrets and render configuration. The init service of the "
+        "compose files runs it; on a host use `docker compose run --rm --no-deps init show NAME`.",
+    )
+    parser.add_argument(
+        "--secret", action="append", default=[], metavar="NAME", help="secret to make sure of"
+    )
+    parser.add_argument(
+        "--render", type=Path, metavar="DIR", help="repository folder to take configuration from"
+    )
+    parser.add_argument("--host-label", default="", help="value of label host (default: host name)")
+    parser.add_argument("--node-exporter-port", type=_port, default=9100, metavar="PORT")
+    parser.add_argument("--compose-file", default="compose.prometheus-memory-store.yml")
+    default = Folders()
+    parser.add_argument("--secrets-dir", type=Path, default=default.secrets, metavar="DIR")
+    parser.add_argument("--operator-dir", type=Path, default=default.operator, metavar="DIR")
+    parser.add_argument("--config-dir", type=Path, default=default.config, metavar="DIR")
+    actions = parser.add_subparsers(dest="action", metavar="")
+    shown = actions.add_parser("show", help="print one secret")
+    shown.add_argument("name", help=f"one of: {', '.join(SECRETS)}")
+    return parser

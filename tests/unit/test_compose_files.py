@@ -1,0 +1,331 @@
+"""The compose files keep the bundle's promises: hardened, limited, pinned, documented services."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import shlex
+import tomllib
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agl.ops.init_bundle import SECRETS
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE = ROOT / "compose"
+FULL = "compose.prometheus-memory-store.yml"
+ALONE = "compose.store.yml"
+ENV_TEXT = (COMPOSE / ".env").read_text(encoding="utf-8")
+ENV = dict(re.findall(r"^([A-Z_]+)=(.*)$", ENV_TEXT, re.MULTILINE))
+
+# Compose reads these itself, or scripts that make images do.
+NOT_IN_COMPOSE_FILES = {"COMPOSE_PROFILES", "ALERTMANAGER_IMAGE"}
+REFERENCE = re.compile(r"\$\{(\w+)(?::?-((?:[^{}]|\$\{\w+\})*))?\}")
+
+
+def substitute(text: str) -> str:
+    return REFERENCE.sub(lambda m: ENV.get(m[1]) or substitute(m[2] or ""), text)
+
+
+def load(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(substitute((COMPOSE / name).read_text("utf-8")))
+    return document
+
+
+def merge(below: Any, above: Any) -> Any:
+    if isinstance(below, dict) and isinstance(above, dict):
+        merged = deepcopy(below)
+        for key, value in above.items():
+            replaced = key not in merged or key in {"command", "entrypoint"}
+            merged[key] = value if replaced else merge(merged[key], value)
+        return merged
+    if isinstance(below, list) and isinstance(above, list):
+        return below + above
+    return above
+
+
+def resolved(file: str, name: str) -> dict[str, Any]:
+    own = dict(load(file)["services"][name])
+    pattern = own.pop("extends", None)
+    if pattern is None:
+        return own
+    merged: dict[str, Any] = merge(resolved(pattern.get("file", file), pattern["service"]), own)
+    return merged
+
+
+def services(file: str) -> dict[str, dict[str, Any]]:
+    return {name: resolved(file, name) for name in load(file)["services"]}
+
+
+EVERY = [
+    pytest.param(file, name, service, id=f"{file}-{name}")
+    for file in (ALONE, FULL)
+    for name, service in services(file).items()
+]
+
+
+def mounts(service: dict[str, Any]) -> dict[str, str]:
+    """Target -> source of each volume, whichever way it is written."""
+    found = {}
+    for volume in service.get("volumes", []):
+        if isinstance(volume, str):
+            source, target = volume.split(":")[:2]
+        else:
+            source, target = volume["source"], volume["target"]
+        found[target] = source
+    return found
+
+
+def size(text: str) -> int:
+    return int(text[:-1]) * {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}[text[-1].lower()]
+
+
+class TestEnvFile:
+    def test_compose_files_use_only_variables_of_the_env_file_and_all_of_them(self) -> None:
+        text = "".join(path.read_text("utf-8") for path in COMPOSE.glob("compose*.yml"))
+        used = set(re.findall(r"\$\{(\w+)", text))
+        assert used <= ENV.keys()
+        assert ENV.keys() - used == NOT_IN_COMPOSE_FILES
+
+    def test_each_line_is_explained_by_a_comment_above_it(self) -> None:
+        previous = ""
+        for line in ENV_TEXT.splitlines():
+            if line and not line.startswith("#"):
+                assert previous, f"no comment above {line}"
+            previous = line
+
+    def test_images_are_pinned_to_a_version(self) -> None:
+        images = {key: value for key, value in ENV.items() if key.endswith("_IMAGE")}
+        assert len(images) == 6
+        for image in images.values():
+            name, _, tag = image.partition(":")
+            assert name
+            assert tag not in {"", "latest"}, image
+
+    def test_our_image_has_the_version_of_the_project(self) -> None:
+        version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+        assert ENV["AGL_STORE_IMAGE"].endswith(f":{version}")
+        dockerfile = (ROOT / "images/store/Dockerfile").read_text("utf-8")
+        assert f"\nARG VERSION={version}\n" in dockerfile
+
+    def test_everything_is_on_loopback_unless_asked_otherwise(self) -> None:
+        assert ENV["AGL_BIND"] == ENV["AGL_GRAFANA_BIND"] == "127.0.0.1"
+        assert ENV["AGL_GRAFANA_ANONYMOUS"] == "false"
+
+    def test_the_default_certificate_file_is_there_and_empty(self) -> None:
+        assert (COMPOSE / ENV["AGL_CA_BUNDLE"]).read_bytes() == b""
+
+
+@pytest.mark.parametrize(("file", "name", "service"), EVERY)
+class TestEveryService:
+    def test_is_hardened(self, file: str, name: str, service: dict[str, Any]) -> None:
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert "no-new-privileges:true" in service["security_opt"]
+        assert "privileged" not in service
+        capabilities = ["CHOWN", "DAC_READ_SEARCH"] if name == "init" else []
+        assert service.get("cap_add", []) == capabilities
+        uid = str(service["user"]).split(":")[0]
+        assert (uid == "0") == (name == "init")
+
+    def test_is_limited(self, file: str, name: str, service: dict[str, Any]) -> None:
+        assert size(service["mem_limit"]) >= 1 << 27
+        assert 0 < int(service["pids_limit"]) <= 4096
+        assert service["ulimits"]["nofile"] == {"soft": 65535, "hard": 65535}
+        assert service["logging"]["options"] == {"max-size": "10m", "max-file": 3}
+
+    def test_stops_and_restarts_as_said(
+        self, file: str, name: str, service: dict[str, Any]
+    ) -> None:
+        assert service["restart"] == ("no" if name == "init" else "unless-stopped")
+        assert re.fullmatch(r"\d+s", service["stop_grace_period"])
+
+    def test_waits_with_conditions_that_can_come_true(
+        self, file: str, name: str, service: dict[str, Any]
+    ) -> None:
+        every = services(file)
+        for other, how in service.get("depends_on", {}).items():
+            if how["condition"] == "service_healthy":
+                assert "healthcheck" in every[other], f"{name} waits for {other} for ever"
+            else:
+                assert how["condition"] == "service_completed_successfully"
+                assert every[other]["restart"] == "no"
+
+    def test_probes_with_what_its_image_has(
+        self, file: str, name: str, service: dict[str, Any]
+    ) -> None:
+        if name in {"init", "node-exporter", "grafana"}:
+            assert "healthcheck" not in service
+            return
+        probe = service["healthcheck"]["test"]
+        assert probe[0] == "CMD"
+        expected = "/bin/promtool" if name == "prometheus" else "/opt/agl/bin/python"
+        assert probe[1] == expected
+
+    def test_publishes_only_what_it_may(
+        self, file: str, name: str, service: dict[str, Any]
+    ) -> None:
+        assert "ports" in service or name not in {"app", "prometheus", "grafana"}
+        for port in service.get("ports", []):
+            assert name in {"app", "prometheus", "grafana"}
+            assert port["host_ip"] == "127.0.0.1"
+
+    def test_mounts_no_socket_and_writes_no_folder_of_the_host(
+        self, file: str, name: str, service: dict[str, Any]
+    ) -> None:
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0] if isinstance(volume, str) else volume["source"]
+            if source.startswith((".", "/")):
+                writable = (
+                    not volume.endswith(":ro")
+                    if isinstance(volume, str)
+                    else not volume["read_only"]
+                )
+                assert not writable, volume
+            assert "docker.sock" not in source
+
+
+def test_prometheus_is_on_loopback_whatever_the_variables_say() -> None:
+    text = (COMPOSE / FULL).read_text("utf-8")
+    assert re.search(r"host_ip: 127\.0\.0\.1\n\s+published: \$\{AGL_PROMETHEUS_PORT\}", text)
+
+
+def test_an_unset_bind_variable_does_not_publish_to_everybody() -> None:
+    for file in (ALONE, FULL):
+        text = (COMPOSE / file).read_text("utf-8")
+        for variable in re.findall(r"\$\{(AGL_\w*BIND)[^}]*\}", text):
+            assert f"${{{variable}}}" not in text
+            assert f"${{{variable}:-127.0.0.1}}" in text
+
+
+def test_the_files_agree_on_what_they_share() -> None:
+    alone, full = load(ALONE), load(FULL)
+    assert alone["name"] == full["name"] == "agl"
+    assert alone["networks"] == full["networks"]
+    assert alone["secrets"] == full["secrets"]
+    assert alone["volumes"].keys() <= full["volumes"].keys()
+
+
+def test_the_upstream_command_lines_are_kept() -> None:
+    app = services(FULL)["app"]["command"]
+    assert app[:2] == ["agl-stack", "store"]
+    tracker = app.index("--tracker")
+    assert app[tracker + 1 : tracker + 3] == ["console", "prometheus"]
+    assert "--tracker" not in services(ALONE)["app"]["command"]
+
+
+def test_app_and_exporter_share_the_metrics_folder() -> None:
+    every = services(FULL)
+    folder = every["app"]["environment"]["PROMETHEUS_MULTIPROC_DIR"]
+    for name in ("app", "app-exporter"):
+        assert every[name]["environment"]["PROMETHEUS_MULTIPROC_DIR"] == folder
+        assert mounts(every[name])[folder] == "multiproc"
+        assert every[name]["user"] == "10001:10001"
+    options = load(FULL)["volumes"]["multiproc"]["driver_opts"]
+    assert options["type"] == "tmpfs"
+    wanted = {"uid=10001", "gid=10001", "mode=0750", f"size={ENV['AGL_MULTIPROC_SIZE']}"}
+    assert wanted <= set(options["o"].split(","))
+    assert size(ENV["AGL_MULTIPROC_SIZE"]) * 4 <= size(ENV["AGL_APP_MEMORY"])
+
+
+def test_secrets_belong_to_the_user_of_the_service_that_reads_them() -> None:
+    every = services(FULL)
+    made = {word.partition("=")[2] for word in every["init"]["command"] if "--secret" in word}
+    assert made == SECRETS.keys()
+    readers = {"api-token": "app", "grafana-admin-password": "grafana"}
+    for name, secret in SECRETS.items():
+        reader = every[readers[name]]
+        assert reader["user"] == f"{secret.uid}:{secret.gid}"
+        assert mounts(reader)["/run/agl/secrets"] == "secrets"
+        assert f"/run/agl/secrets/{name}" in str(reader)
+
+
+def test_grafana_fetches_and_tells_nothing() -> None:
+    environment = services(FULL)["grafana"]["environment"]
+    assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert environment["GF_PLUGINS_PREINSTALL_DISABLED"] == "true"
+    for name in ("REPORTING_ENABLED", "CHECK_FOR_UPDATES", "CHECK_FOR_PLUGIN_UPDATES"):
+        assert environment[f"GF_ANALYTICS_{name}"] == "false"
+    assert not [name for name in environment if "INSTALL_PLUGINS" in name]
+    assert services(FULL)["grafana"]["profiles"] == ["grafana"]
+    assert ENV["COMPOSE_PROFILES"] == "grafana"
+
+
+def test_node_exporter_listens_where_prometheus_looks() -> None:
+    every = services(FULL)
+    gateway = load(FULL)["networks"]["default"]["ipam"]["config"][0]["gateway"]
+    assert every["node-exporter"]["network_mode"] == "host"
+    port = ENV["AGL_NODE_EXPORTER_PORT"]
+    assert f"--web.listen-address={gateway}:{port}" in every["node-exporter"]["command"]
+    assert every["prometheus"]["extra_hosts"] == [f"node-exporter:{gateway}"]
+    assert f"--node-exporter-port={port}" in every["init"]["command"]
+
+
+class TestPrometheusAndGrafana:
+    config: dict[str, Any] = yaml.safe_load((ROOT / "prometheus/prometheus.base.yml").read_text())
+
+    def test_every_target_carries_host_and_instance(self) -> None:
+        jobs = {job["job_name"]: job for job in self.config["scrape_configs"]}
+        assert list(jobs) == ["app", "node", "prometheus"]
+        for job in jobs.values():
+            (static,) = job["static_configs"]
+            assert static["labels"]["host"] == "__AGL_HOST__"
+        assert jobs["app"]["static_configs"][0]["targets"] == ["app-exporter:4748"]
+        assert jobs["app"]["metrics_path"] == "/v1/prometheus/"
+
+    def test_the_compose_file_reads_a_file_that_is_rendered(self) -> None:
+        command = services(FULL)["prometheus"]["command"]
+        assert "--config.file=/etc/agl/prometheus/prometheus.base.yml" in command
+        assert not [word for word in command if "admin-api" in word or "lifecycle" in word]
+
+    def test_grafana_knows_the_scrape_interval(self) -> None:
+        path = ROOT / "grafana/provisioning/datasources/prometheus.yml"
+        (source,) = yaml.safe_load(path.read_text())["datasources"]
+        assert source["uid"] == "agl-prometheus"
+        assert source["jsonData"]["timeInterval"] == self.config["global"]["scrape_interval"]
+
+    def test_dashboards_are_where_grafana_looks(self) -> None:
+        path = ROOT / "grafana/provisioning/dashboards/default.yml"
+        (provider,) = yaml.safe_load(path.read_text())["providers"]
+        folder = provider["options"]["path"]
+        home = services(FULL)["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+        assert home.rpartition("/")[0] == folder
+        assert (ROOT / home.removeprefix("/etc/agl/")).is_file()
+
+
+class TestDockerfiles:
+    FILES = sorted((ROOT / "images").glob("*/Dockerfile"))
+
+    @pytest.mark.parametrize("path", FILES, ids=lambda p: p.parent.name)
+    def test_builds_without_a_frontend_from_outside_and_runs_without_root(self, path: Path) -> None:
+        text = path.read_text("utf-8")
+        assert not re.search(r"^#\s*syntax", text, re.MULTILINE | re.IGNORECASE)
+        (user,) = re.findall(r"^USER (\d+):\d+$", text, re.MULTILINE)
+        assert int(user) >= 10001
+        assert "ARG BASE_IMAGE=debian:trixie-slim" in text
+        assert "id=ca_bundle" in text
+
+    @pytest.mark.parametrize("path", FILES, ids=lambda p: p.parent.name)
+    def test_the_build_context_has_what_it_takes(self, path: Path) -> None:
+        ignore = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+        allowed = [line[1:] for line in ignore if line.startswith("!")]
+        text = path.read_text("utf-8")
+        wanted = re.findall(r"type=bind,source=([^,\s]+)", text)
+        for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE):
+            wanted += shlex.split(line)[:-1]
+        assert wanted
+        for source in wanted:
+            assert (ROOT / source).exists(), source
+            held = [entry for entry in allowed if fnmatch.fnmatch(entry, f"{source}*")]
+            inside = [entry for entry in allowed if f"{source}/".startswith(f"{entry}/")]
+            assert held or inside, f"{source} is not in the build context"
+
+    def test_secrets_never_reach_the_daemon(self) -> None:
+        lines = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+        rules = [line for line in lines if line and not line.startswith("#")]
+        assert rules[0] == "*"
+        assert not [rule for rule in rules if rule.startswith(("!compose", "!.", "!**"))]
