@@ -1,0 +1,127 @@
+"""Settings: frozen values that the CLI builds once and hands down.
+
+This is the only module of the package that reads or writes the process environment
+(``prometheus_client`` reads ``PROMETHEUS_MULTIPROC_DIR`` itself as well).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from agl.errors import EnvironmentFault
+
+LogFormat = Literal["auto", "text", "json"]
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+TrackerName = Literal["prometheus", "console"]
+BackendName = Literal["memory", "mongo"]
+
+LOG_FORMATS: tuple[LogFormat, ...] = get_args(LogFormat)
+LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
+TRACKERS: tuple[TrackerName, ...] = get_args(TrackerName)
+BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
+
+MULTIPROC_DIR_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+LOG_FORMAT_VARIABLE = "AGL_LOG_FORMAT"
+
+DEFAULT_MONGO_URI = "mongodb://localhost:27017/?replicaSet=rs0"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentSettings:
+    """What the environment of the process says.
+
+    Attributes:
+        log_format: ``AGL_LOG_FORMAT``; ``auto`` when unset or empty.
+        multiproc_dir: ``PROMETHEUS_MULTIPROC_DIR`` as it was given; ``None`` when unset, the empty
+            string when set to nothing (``prometheus_client`` takes that as set, too).
+    """
+
+    log_format: LogFormat = "auto"
+    multiproc_dir: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """How the process logs."""
+
+    level: LogLevel = "INFO"
+    format: LogFormat = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Everything ``agl store`` was told.
+
+    Attributes:
+        host: Address to listen on.
+        port: TCP port to listen on.
+        cors_origins: Origins a browser may call from; empty means no CORS headers.
+        trackers: Metrics backends, in the order given, without duplicates.
+        n_workers: Server processes.
+        backend: Where the data lives.
+        mongo_uri: Connection string, used by the mongo backend only.
+        api_token_file: File that holds the API token; ``None`` means no token.
+        published_on: Address a container's port is published on; ``None`` means not said.
+        log: Log level and format.
+    """
+
+    host: str = "0.0.0.0"
+    port: int = 4747
+    cors_origins: tuple[str, ...] = ()
+    trackers: tuple[TrackerName, ...] = ()
+    n_workers: int = 1
+    backend: BackendName = "memory"
+    mongo_uri: str = DEFAULT_MONGO_URI
+    api_token_file: Path | None = None
+    published_on: str | None = None
+    log: LogSettings = LogSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class ExporterSettings:
+    """Everything ``agl prometheus`` was told."""
+
+    host: str = "0.0.0.0"
+    port: int = 4748
+    metrics_path: str = "/v1/prometheus"
+    access_log: bool = False
+    log: LogSettings = LogSettings()
+
+
+def load_environment(environ: Mapping[str, str] | None = None) -> EnvironmentSettings:
+    """Read the variables the package honours.
+
+    Args:
+        environ: Variables to read instead of the environment of the process.
+
+    Raises:
+        EnvironmentFault: A variable holds a value that is not allowed.
+    """
+    source = os.environ if environ is None else environ
+    log_format = source.get(LOG_FORMAT_VARIABLE, "").strip().lower() or "auto"
+    if log_format not in LOG_FORMATS:
+        raise EnvironmentFault(
+            f"{LOG_FORMAT_VARIABLE} is {log_format!r}",
+            remedy=f"set it to one of {', '.join(LOG_FORMATS)}, or unset it",
+        )
+    return EnvironmentSettings(
+        log_format=log_format,
+        multiproc_dir=source.get(MULTIPROC_DIR_VARIABLE),
+    )
+
+
+def process_environment() -> dict[str, str]:
+    """A copy of all variables, for what starts other programs or looks for the user's tools."""
+    return dict(os.environ)
+
+
+def set_multiproc_dir(folder: Path | None) -> None:
+    """Set ``PROMETHEUS_MULTIPROC_DIR`` for this process and its children; ``None`` unsets it."""
+    if folder is None:
+        os.environ.pop(MULTIPROC_DIR_VARIABLE, None)
+    else:
+        os.environ[MULTIPROC_DIR_VARIABLE] = str(folder)

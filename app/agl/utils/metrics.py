@@ -1,0 +1,233 @@
+"""Metrics backends: where counters and histograms go.
+
+Every backend takes the same calls. The ``async`` pair is the public interface known from
+agent-lightning; the synchronous twins do the same without an event loop and are what the store and
+the server use on their hot paths. Labels a metric was not registered with are ignored.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from agl.utils.metrics_base import (
+    LATENCY_BUCKETS,
+    DefinedMetricsBackend,
+    Definition,
+    Labels,
+    MetricsBackend,
+)
+from agl.utils.metrics_console import ConsoleMetricsBackend
+from agl.utils.multiprocess import (
+    get_prometheus_registry,
+    setup_multiprocess_prometheus,
+    shutdown_metrics,
+)
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+__all__ = [
+    "LATENCY_BUCKETS",
+    "ConsoleMetricsBackend",
+    "MetricsBackend",
+    "MultiMetricsBackend",
+    "PrometheusMetricsBackend",
+    "get_prometheus_registry",
+    "setup_multiprocess_prometheus",
+    "shutdown_metrics",
+]
+
+Record = Callable[[float], None]
+
+
+class _Exposed:
+    """One metric of a Prometheus registry, with a recording function for each label set."""
+
+    __slots__ = ("_new_record", "definition", "records")
+
+    def __init__(
+        self, definition: Definition, new_record: Callable[[tuple[str, ...]], Record]
+    ) -> None:
+        self.definition = definition
+        self.records: dict[tuple[str, ...], Record] = {}
+        self._new_record = new_record
+
+    def record(self, labels: Labels | None) -> Record:
+        key = self.definition.label_values(labels)
+        record = self.records.get(key)
+        if record is None:
+            record = self.records[key] = self._new_record(key)
+        return record
+
+
+_exposed_lock = threading.Lock()
+_exposed_by_registry: WeakKeyDictionary[CollectorRegistry, dict[str, _Exposed]] = (
+    WeakKeyDictionary()
+)
+
+
+class PrometheusMetricsBackend(DefinedMetricsBackend):
+    """Records into ``prometheus_client``: in memory, or in files shared between processes.
+
+    The files are used when ``PROMETHEUS_MULTIPROC_DIR`` was set before ``prometheus_client`` was
+    first imported. Dots in names become underscores. Backends of one process that define a metric
+    in the same way share it.
+
+    Args:
+        registry: Where to expose the metrics; the library's global registry by default.
+
+    Raises:
+        ImportError: ``prometheus_client`` is not installed.
+    """
+
+    def __init__(self, *, registry: CollectorRegistry | None = None) -> None:
+        from prometheus_client import REGISTRY
+
+        super().__init__()
+        self._registry = REGISTRY if registry is None else registry
+        self._exposed_counters: dict[str, _Exposed] = {}
+        self._exposed_histograms: dict[str, _Exposed] = {}
+
+    def has_prometheus(self) -> bool:
+        return True
+
+    def inc(self, name: str, labels: Labels | None = None, amount: float = 1.0) -> None:
+        self._counter_record(name, labels)(amount)
+
+    def observe(self, name: str, value: float, labels: Labels | None = None) -> None:
+        self._histogram_record(name, labels)(value)
+
+    def touch_counter(self, name: str, labels: Labels | None = None) -> None:
+        self._counter_record(name, labels)
+
+    def touch_histogram(self, name: str, labels: Labels | None = None) -> None:
+        self._histogram_record(name, labels)
+
+    def _counter_record(self, name: str, labels: Labels | None) -> Record:
+        exposed = self._exposed_counters.get(name)
+        if exposed is None:
+            raise ValueError(f"Counter {name!r} is not registered.")
+        return exposed.record(labels)
+
+    def _histogram_record(self, name: str, labels: Labels | None) -> Record:
+        exposed = self._exposed_histograms.get(name)
+        if exposed is None:
+            raise ValueError(f"Histogram {name!r} is not registered.")
+        return exposed.record(labels)
+
+    def _default_buckets(self) -> tuple[float, ...]:
+        from prometheus_client import Histogram
+
+        return Histogram.DEFAULT_BUCKETS
+
+    def _define(self, definition: Definition) -> None:
+        prometheus_name = definition.name.replace(".", "_")
+        with _exposed_lock:
+            known = _exposed_by_registry.setdefault(self._registry, {})
+            exposed = known.get(prometheus_name)
+            if exposed is None:
+                exposed = known[prometheus_name] = self._expose(prometheus_name, definition)
+        _check_same(prometheus_name, exposed.definition, definition)
+        homes = {"Counter": self._exposed_counters, "Histogram": self._exposed_histograms}
+        homes[definition.kind][definition.name] = exposed
+
+    def _expose(self, prometheus_name: str, definition: Definition) -> _Exposed:
+        from prometheus_client import Counter, Histogram
+
+        text = f"{definition.kind} {definition.name}"
+        if definition.kind == "Counter":
+            counter = Counter(
+                prometheus_name, text, definition.label_names, registry=self._registry
+            )
+            return _Exposed(definition, lambda key: (counter.labels(*key) if key else counter).inc)
+        histogram = Histogram(
+            prometheus_name,
+            text,
+            definition.label_names,
+            buckets=definition.buckets or (),
+            registry=self._registry,
+        )
+        return _Exposed(
+            definition, lambda key: (histogram.labels(*key) if key else histogram).observe
+        )
+
+
+def _check_same(prometheus_name: str, known: Definition, new: Definition) -> None:
+    if known.name != new.name:
+        raise ValueError(
+            f"Prometheus metric name conflict: {new.name!r} and {known.name!r} are both exposed "
+            f"as {prometheus_name!r}."
+        )
+    if known.kind != new.kind:
+        raise ValueError(f"Metric {new.name!r} already registered as {known.kind.lower()}.")
+    if (known.label_names, known.buckets) != (new.label_names, new.buckets):
+        raise ValueError(
+            f"{new.kind} {new.name!r} already registered in this process with other labels or "
+            "buckets."
+        )
+
+
+class MultiMetricsBackend(MetricsBackend):
+    """Forwards every call to several backends, in order.
+
+    Raises:
+        ValueError: No backend was given.
+    """
+
+    def __init__(self, backends: Sequence[MetricsBackend]) -> None:
+        if not backends:
+            raise ValueError("MultiMetricsBackend needs at least one backend.")
+        self._backends = tuple(backends)
+
+    def has_prometheus(self) -> bool:
+        return any(backend.has_prometheus() for backend in self._backends)
+
+    def register_counter(
+        self,
+        name: str,
+        label_names: Sequence[str] | None = None,
+        group_level: int | None = None,
+    ) -> None:
+        for backend in self._backends:
+            backend.register_counter(name, label_names, group_level)
+
+    def register_histogram(
+        self,
+        name: str,
+        label_names: Sequence[str] | None = None,
+        buckets: Sequence[float] | None = None,
+        group_level: int | None = None,
+    ) -> None:
+        for backend in self._backends:
+            backend.register_histogram(name, label_names, buckets, group_level)
+
+    async def inc_counter(
+        self, name: str, amount: float = 1.0, labels: Labels | None = None
+    ) -> None:
+        for backend in self._backends:
+            await backend.inc_counter(name, amount, labels)
+
+    async def observe_histogram(
+        self, name: str, value: float, labels: Labels | None = None
+    ) -> None:
+        for backend in self._backends:
+            await backend.observe_histogram(name, value, labels)
+
+    def inc(self, name: str, labels: Labels | None = None, amount: float = 1.0) -> None:
+        for backend in self._backends:
+            backend.inc(name, labels, amount)
+
+    def observe(self, name: str, value: float, labels: Labels | None = None) -> None:
+        for backend in self._backends:
+            backend.observe(name, value, labels)
+
+    def touch_counter(self, name: str, labels: Labels | None = None) -> None:
+        for backend in self._backends:
+            backend.touch_counter(name, labels)
+
+    def touch_histogram(self, name: str, labels: Labels | None = None) -> None:
+        for backend in self._backends:
+            backend.touch_histogram(name, labels)

@@ -1,0 +1,98 @@
+"""Real processes for tests: the command line as it is installed, and ports nobody uses."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+NOBODY = 65534
+CLEARED = ("PROMETHEUS_MULTIPROC_DIR", "AGL_LOG_FORMAT")
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in CLEARED}
+    return {**kept, **(extra or {})}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run_agl(
+    *arguments: str, env: Mapping[str, str] | None = None, user: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [BIN / "agl", *arguments],
+        env=environment(env),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        user=user,
+        check=False,
+    )
+
+
+@contextlib.contextmanager
+def running_agl(
+    *arguments: str, env: Mapping[str, str] | None = None, program: str = "agl"
+) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [BIN / program, *arguments],
+        env=environment(env),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def wait_until_answering(url: str, process: subprocess.Popen[str], seconds: float = 20) -> bytes:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return answer.read()
+        except (urllib.error.URLError, ConnectionError):
+            if process.poll() is not None:
+                ended = f"ended with {process.returncode}: {process.communicate()}"
+                raise AssertionError(ended) from None
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def unprivileged_folder(mode: int) -> Iterator[Path]:
+    """A folder of this mode; root, who may do everything, becomes nobody while it is in use."""
+    root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as parent:
+        Path(parent).chmod(0o755)
+        folder = Path(parent) / "folder"
+        folder.mkdir()
+        folder.chmod(mode)
+        if root:
+            os.chown(folder, NOBODY, NOBODY)
+            os.seteuid(NOBODY)
+        try:
+            yield folder
+        finally:
+            if root:
+                os.seteuid(0)
+            folder.chmod(0o700)

@@ -1,0 +1,148 @@
+"""The health probe, as containers run it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from processes import free_port
+
+from agl.probe import main
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        statuses = {"/health": 200, "/moved": 301, "/broken": 503, "/": 200, "/q?a=b": 200}
+        self.send_response(statuses.get(self.path, 404))
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield f"http://127.0.0.1:{http.server_port}"
+        http.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def answer(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A server that says these bytes and, when there are none, nothing at all."""
+    text: bytes = request.param
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        stop = threading.Event()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                if text:
+                    connection.sendall(text)
+                else:
+                    stop.wait(10)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("path", ["/health", "/", "", "/q?a=b"])
+def test_200_is_healthy(server: str, path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([server + path]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("path", "text"), [("/moved", "301 Moved"), ("/broken", "503 Serv"), ("/x", "404 Not Found")]
+)
+def test_anything_else_is_not(
+    server: str, path: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([server + path]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"answered {text}" in err
+    assert err.count("\n") == 1
+
+
+def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"http://127.0.0.1:{free_port()}/"]) == 1
+    assert "no answer: Connection refused" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("answer", [b""], indirect=True)
+def test_timeout_counts_for_everything(answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    begin = time.monotonic()
+    assert main([answer, "--timeout", "0.2"]) == 1
+    assert 0.15 < time.monotonic() - begin < 2
+    assert "no answer within 0.2 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("answer", [b"SSH-2.0\r\n", b"no line end", b"\n"], indirect=True)
+def test_not_http(answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([answer]) == 1
+    assert "the answer is not HTTP" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["--timeout", "3"],
+        ["https://x/"],
+        ["x"],
+        ["http://"],
+        ["http://x:0/"],
+        ["http://x:99999/"],
+        ["http://x:1/a b"],
+        ["http://u:p@x/"],
+        ["http://x/", "http://y/"],
+        ["http://x/", "--bogus"],
+        ["http://x/", "--timeout", "0"],
+        ["http://x/", "--timeout", "nan"],
+        ["http://x/", "--timeout=x"],
+        ["http://x/\r\nX: y"],
+    ],
+)
+def test_wrong_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("agl.probe: error: ")
+    assert err.count("\n") == 1
+
+
+def test_ipv6(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["http://[::1]:1/"]) == 1
+    assert "[::1]:1/: no answer" in capsys.readouterr().err
+
+
+def test_real_process_starts_fast_and_imports_little(server: str) -> None:
+    command = [sys.executable, "-m", "agl.probe", f"{server}/health", "--timeout=2"]
+    seconds: list[float] = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        subprocess.run(command, check=True, timeout=10)
+        seconds.append(time.perf_counter() - begin)
+    assert min(seconds) < 0.1
+    shown = subprocess.run(
+        [sys.executable, "-X", "importtime", *command[1:]],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=10,
+    ).stderr
+    assert "agl" in shown
+    for heavy in ("ssl", "http.client", "argparse", "asyncio", "pydantic", "email"):
+        assert f"| {heavy}\n" not in shown.replace(" ", "").replace("|", "| "), heavy
