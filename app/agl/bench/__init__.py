@@ -1,0 +1,1 @@
+"""Load played against a running store through its public HTTP API, as trainers and runners do."""

@@ -1,0 +1,127 @@
+"""The store under load: is it there, and which process is it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, cast
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
+
+from agl.errors import EnvironmentFault, UsageError
+from agl.store.rest.wire import HEALTH_PATH
+
+T = TypeVar("T")
+
+_PROBE_TIMEOUT_SECONDS = 5.0
+_FIRST_DELAY_SECONDS = 0.1
+_LONGEST_DELAY_SECONDS = 3.0
+
+
+class DeadlinePassedError(Exception):
+    """The time given for the whole run is over."""
+
+
+def checked_url(url: str, option: str) -> str:
+    """Return ``url`` without a trailing slash.
+
+    Raises:
+        UsageError: it is not an http or https URL with a host.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{option} must look like http://host:port, not {redacted(url)!r}")
+    return url.rstrip("/")
+
+
+def redacted(url: str) -> str:
+    """Return ``url`` without user name and password, fit for messages."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+async def store_instance(url: str) -> str:
+    """Return the id of the store process that answers at ``url``; "" when it does not tell.
+
+    Raises:
+        EnvironmentFault: nothing answers, or what answers is not a store.
+    """
+    health = url + HEALTH_PATH
+    timeout = aiohttp.ClientTimeout(total=_PROBE_TIMEOUT_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(health) as response,
+        ):
+            response.raise_for_status()
+            body = await response.json()
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        raise EnvironmentFault(
+            f"no store answers at {redacted(url)}: {_reason(error)}",
+            remedy="start one with `agl store`, or correct --store-url",
+        ) from error
+    if not isinstance(body, dict):
+        raise EnvironmentFault(f"what answers at {redacted(url)} is not a store")
+    return str(cast("dict[str, object]", body).get("instance_id", ""))
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same call may succeed later: no connection, a timeout, or a 5xx answer."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        return error.status >= 500 or error.status in (408, 429)
+    return isinstance(error, (aiohttp.ClientError, OSError, TimeoutError))
+
+
+class Persistence:
+    """Repeats calls that fail for a passing reason, with growing pauses, until a deadline.
+
+    ``deadline`` is seconds since the epoch; ``over`` may end it sooner. ``retries`` counts repeats.
+    """
+
+    def __init__(self, deadline: float, over: Callable[[], bool] = lambda: False) -> None:
+        self._deadline = deadline
+        self._over = over
+        self.retries = 0
+
+    def is_over(self) -> bool:
+        """Whether no further try may be made."""
+        return self._over() or time.time() >= self._deadline
+
+    async def pause(self, failures: int) -> None:
+        """Sleep after the given number of failures in a row, counting a retry.
+
+        Raises:
+            DeadlinePassedError: there is no time for another try.
+        """
+        if self.is_over():
+            raise DeadlinePassedError
+        self.retries += 1
+        delay = min(_FIRST_DELAY_SECONDS * 2**failures, _LONGEST_DELAY_SECONDS)
+        await asyncio.sleep(delay)
+
+    async def call(self, operation: Callable[[], Awaitable[T]]) -> T:
+        """Return the operation's result, however often it takes.
+
+        Raises:
+            DeadlinePassedError: it kept failing until the deadline.
+            Exception: whatever it raised that time does not heal.
+        """
+        failures = 0
+        while True:
+            try:
+                return await operation()
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                failures += 1
+            await self.pause(failures)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientResponseError):
+        return f"HTTP {error.status}"
+    if isinstance(error, TimeoutError):
+        return f"no answer within {_PROBE_TIMEOUT_SECONDS:g} s"
+    return str(error) or type(error).__name__

@@ -1,0 +1,223 @@
+"""The ``agl-store`` board: what a LightningStore is asked, how it answers, how rollouts end."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import dashboard as dashboard_builder
+from grafana_foundation_sdk.models import dashboard as dashboard_model
+
+from agl.ops.dashboards.panels import (
+    OPS,
+    SECONDS,
+    Query,
+    Row,
+    SeriesPanel,
+    add_rows,
+    datasource_variable,
+    label_variable,
+    legend_of,
+    quantile,
+    quantile_queries,
+    rate_by,
+)
+
+UID = "agl-store"
+
+HTTP = "agl_http_latency"
+STORE = "agl_store_latency"
+STORE_CALLS = "agl_store_total"
+COLLECTIONS = "agl_collections_latency"
+ROLLOUTS = "agl_rollouts_duration"
+
+NO_ERRORS = "No errors"
+# Private methods run inside a public one: adding them up would count the same call twice.
+PUBLIC = 'method!~"_.*"'
+
+
+def _rates(counter: str, labels: tuple[str, ...], matchers: str = "") -> tuple[Query, ...]:
+    return (Query(rate_by(counter, labels, matchers), legend_of(labels)),)
+
+
+def _p95(metric: str, label: str) -> tuple[Query, ...]:
+    return (Query(quantile(0.95, metric, (label,)), legend_of((label,))),)
+
+
+def _http_errors() -> tuple[Query, ...]:
+    labels = ("method", "path", "status")
+    failed = rate_by(f"{HTTP}_count", labels, 'status!~"2..|3..|501"')
+    answered = rate_by(f"{HTTP}_count", labels, 'method="GET", status="404"')
+    return (Query(f"{failed} unless {answered}", legend_of(labels)),)
+
+
+def _http_row() -> Row:
+    return Row(
+        "LightningStore HTTP API",
+        (
+            SeriesPanel(
+                "HTTP Requests / Sec (by Path)",
+                "Requests the store answered per second, whatever the answer. `path` is a route's "
+                "template; `unmatched` is a path that no route knows.",
+                OPS,
+                8,
+                _rates(f"{HTTP}_count", ("method", "path")),
+            ),
+            SeriesPanel(
+                "HTTP Latency (P50, P95, P99)",
+                "Time from the first byte of a request to the last of its answer, over all paths. "
+                "Waiting for rollouts blocks on purpose, so a trainer that waits lifts P99.",
+                SECONDS,
+                8,
+                quantile_queries(HTTP),
+            ),
+            SeriesPanel(
+                "HTTP Errors / Sec",
+                "Requests per second that were refused or failed: 4xx, 5xx, and 499 for a client "
+                "that hung up. Answers that are as they should be are left out: 2xx, 3xx, a GET "
+                "answered 404 (it asked for something that does not exist), and 501 (an OTLP "
+                "signal other than traces).",
+                OPS,
+                8,
+                _http_errors(),
+                NO_ERRORS,
+            ),
+        ),
+    )
+
+
+def _store_row() -> Row:
+    return Row(
+        "LightningStore RPC Metrics",
+        (
+            SeriesPanel(
+                "Store Calls / Sec (by Method)",
+                "Calls of the store's public methods per second. Private methods run inside a "
+                "public one and are left out, so that a call counts once.",
+                OPS,
+                8,
+                _rates(STORE_CALLS, ("method",), PUBLIC),
+            ),
+            SeriesPanel(
+                "Store Latency (P50, P95, P99)",
+                "Time spent in a public store method, without HTTP around it. Waiting for rollouts "
+                "is left out: it blocks on purpose.",
+                SECONDS,
+                8,
+                quantile_queries(STORE, PUBLIC),
+            ),
+            SeriesPanel(
+                "Store Errors / Sec (by Method)",
+                "Public store calls per second that raised; `status` is the exception's class. An "
+                "id nobody knows counts here only when the call was meant to change something.",
+                OPS,
+                8,
+                _rates(STORE_CALLS, ("method", "status"), f'{PUBLIC}, status!="OK"'),
+                NO_ERRORS,
+            ),
+        ),
+    )
+
+
+def _collections_row() -> Row:
+    return Row(
+        "Collection Metrics",
+        (
+            SeriesPanel(
+                "Collection Ops / Sec (by Store Method)",
+                "Operations on the backend's collections per second, by the public store method "
+                "that asked for them.",
+                OPS,
+                12,
+                _rates(f"{COLLECTIONS}_count", ("store_pubmeth", "operation")),
+            ),
+            SeriesPanel(
+                "Collection Errors / Sec",
+                "Collection operations per second that raised; `status` is the exception's class. "
+                "`atomic` sections count too, so an unknown id that a call tried to change shows "
+                "here as well as in Store Errors.",
+                OPS,
+                12,
+                _rates(
+                    f"{COLLECTIONS}_count",
+                    ("store_pubmeth", "collection", "status"),
+                    'status!="OK"',
+                ),
+                NO_ERRORS,
+            ),
+            SeriesPanel(
+                "Collection Latency (P50, P95, P99)",
+                "Time one operation on one collection takes, over all collections.",
+                SECONDS,
+                12,
+                quantile_queries(COLLECTIONS),
+            ),
+            SeriesPanel(
+                "Collection Latency P95 (by Store Method)",
+                "95 % of the collection operations made for a store method are faster than this.",
+                SECONDS,
+                12,
+                _p95(COLLECTIONS, "store_pubmeth"),
+            ),
+        ),
+    )
+
+
+def _rollouts_row() -> Row:
+    return Row(
+        "Rollout Outcomes",
+        (
+            SeriesPanel(
+                "Rollout Completion Rate (by Status)",
+                "Rollouts that finished per second: succeeded, failed or cancelled. A rollout that "
+                "goes back to the queue has not finished.",
+                OPS,
+                12,
+                _rates(f"{ROLLOUTS}_count", ("status",)),
+            ),
+            SeriesPanel(
+                "Rollout Completion Rate (by Mode)",
+                "Rollouts that finished per second: train, val, test, or unknown when the trainer "
+                "gave no mode.",
+                OPS,
+                12,
+                _rates(f"{ROLLOUTS}_count", ("mode",)),
+            ),
+            SeriesPanel(
+                "Rollout Duration (P50, P95, P99)",
+                "Time from the creation of a rollout to its end, waiting in the queue and repeated "
+                "attempts included. The largest bucket is 300 s: longer ones show as 300 s.",
+                SECONDS,
+                12,
+                quantile_queries(ROLLOUTS),
+            ),
+            SeriesPanel(
+                "Rollout Duration P95 (by Status)",
+                "95 % of the rollouts that ended with this status took less than this from "
+                "creation to end.",
+                SECONDS,
+                12,
+                _p95(ROLLOUTS, "status"),
+            ),
+        ),
+    )
+
+
+def build() -> dashboard_model.Dashboard:
+    """Return the board, ready to be rendered."""
+    board = (
+        dashboard_builder.Dashboard("LightningStore")
+        .uid(UID)
+        .description(
+            "Traffic, latency and errors of the LightningStore, from its HTTP API through the "
+            "store to the collections of its backend, and how rollouts end."
+        )
+        .tags(["agl", "lightningstore"])
+        .readonly()
+        .refresh("10s")
+        .time("now-1h", "now")
+        .timezone("browser")
+        .tooltip(dashboard_model.DashboardCursorSync.CROSSHAIR)
+        .with_variable(datasource_variable())
+        .with_variable(label_variable("job", "agl_http_total"))
+        .with_variable(label_variable("instance", "agl_http_total", 'job=~"$job"'))
+    )
+    add_rows(board, (_http_row(), _store_row(), _collections_row(), _rollouts_row()))
+    return board.build()

@@ -1,0 +1,151 @@
+"""Every query of every dashboard, asked of the running Prometheus after a real workload."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from agl.errors import NotFoundError
+from agl.store.client_server import LightningStoreClient
+from agl.types import OtelResource, Span, TraceStatus
+
+AGL = str(Path(sys.executable).with_name("agl"))
+FOLDER = Path(__file__).resolve().parents[2] / "grafana" / "dashboards"
+
+RANGE_SECONDS = 3600
+PANEL_WIDTH = 1000
+MAY_BE_EMPTY: dict[str, str] = {}
+"""Title -> reason, for panels that the workload cannot fill."""
+
+BOARDS = {path.name: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
+TARGETS = [
+    pytest.param(panel["title"], target["expr"], id=f"{panel['title']} {target['refId']}")
+    for board in BOARDS.values()
+    for panel in board["panels"]
+    for target in panel.get("targets", [])
+]
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def scrape_seconds(stack: Any) -> float:
+    """The scrape interval of the target that the store's metrics come from."""
+    targets = ask(stack.prometheus_url, "targets", state="active")["activeTargets"]
+    interval = next(found for found in targets if found["labels"]["job"] == "app")["scrapeInterval"]
+    number, unit = re.fullmatch(r"(\d+)(ms|s|m)", interval).groups()  # type: ignore[union-attr] # a bare duration
+    return int(number) * {"ms": 0.001, "s": 1.0, "m": 60.0}[unit]
+
+
+@pytest.fixture(scope="module")
+def workload(stack: Any, scrape_seconds: float) -> None:
+    """Rollouts, and real errors before and after them, so that their rate is not lost."""
+    asyncio.run(provoke_errors(stack.store_url))
+    time.sleep(2 * scrape_seconds)
+    subprocess.run(
+        [
+            *(AGL, "bench", "scenario", "minimal", "--store-url", stack.store_url),
+            *("--rollouts", "120", "--batch-size", "40", "--runners", "4", "--seed", "3"),
+        ],
+        check=True,
+        timeout=200,
+    )
+    asyncio.run(provoke_errors(stack.store_url))
+    time.sleep(3 * scrape_seconds)
+
+
+async def provoke_errors(store_url: str) -> None:
+    """Do wrong what callers do wrong: bad JSON, an id nobody knows, a span sent twice."""
+    async with httpx.AsyncClient() as http:
+        answer = await http.post(
+            f"{store_url}/v1/agl/queues/rollouts/enqueue",
+            content=b"{nonsense",
+            headers={"Content-Type": "application/json"},
+        )
+        assert answer.status_code == 422, answer.text
+    client = LightningStoreClient(store_url, retry_delays=())
+    try:
+        with pytest.raises(NotFoundError):
+            await client.update_attempt("ro-nobody-knows", "latest", status="succeeded")
+        rollout = await client.start_rollout({"task": "send a span twice"})
+        span = Span.from_attributes(
+            attributes={},
+            rollout_id=rollout.rollout_id,
+            attempt_id=rollout.attempt.attempt_id,
+            sequence_id=1,
+            start_time=time.time(),
+            end_time=time.time(),
+            status=TraceStatus(status_code="OK"),
+            resource=OtelResource(attributes={}, schema_url=""),
+        )
+        assert await client.add_span(span) is not None
+        assert await client.add_span(span) is None
+        await client.update_attempt(
+            rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded"
+        )
+    finally:
+        await client.close()
+
+
+@pytest.mark.usefixtures("workload")
+@pytest.mark.parametrize(("title", "expr"), TARGETS)
+def test_query_returns_data(stack: Any, scrape_seconds: float, title: str, expr: str) -> None:
+    now = time.time()
+    step = max(RANGE_SECONDS / PANEL_WIDTH, scrape_seconds)
+    data = ask(
+        stack.prometheus_url,
+        "query_range",
+        query=substituted(expr, step, scrape_seconds),
+        start=str(now - RANGE_SECONDS),
+        end=str(now),
+        step=str(step),
+    )
+    values = [float(value) for series in data["result"] for _, value in series["values"]]
+    if title in MAY_BE_EMPTY:
+        return
+    assert any(math.isfinite(value) and value > 0 for value in values), (
+        f"{title}: {len(data['result'])} series, but nothing to see"
+    )
+
+
+@pytest.mark.usefixtures("workload")
+@pytest.mark.parametrize("name", ["job", "instance"])
+def test_variables_offer_values(stack: Any, name: str) -> None:
+    for board in BOARDS.values():
+        variable = next(found for found in board["templating"]["list"] if found["name"] == name)
+        selection = re.fullmatch(rf"label_values\((.+), {name}\)", variable["query"])
+        assert selection is not None
+        match = selection[1].replace("$job", ".+")
+        assert ask(stack.prometheus_url, f"label/{name}/values", **{"match[]": match})
+
+
+def test_exceptions_name_panels_that_exist() -> None:
+    titles = {panel["title"] for board in BOARDS.values() for panel in board["panels"]}
+    assert set(MAY_BE_EMPTY) <= titles
+    assert all(MAY_BE_EMPTY.values())
+
+
+def substituted(expr: str, step: float, scrape: float) -> str:
+    """Return the query as Grafana sends it with every variable on All."""
+    window = max(step + scrape, 4 * scrape)
+    text = expr.replace("$__rate_interval", f"{math.ceil(window * 1000)}ms")
+    text = text.replace("$job", ".+").replace("$instance", ".+")
+    assert "$" not in text
+    return text
+
+
+def ask(prometheus_url: str, path: str, **parameters: str) -> Any:
+    answer = httpx.get(f"{prometheus_url}/api/v1/{path}", params=parameters, timeout=30)
+    body = answer.json()
+    assert body["status"] == "success", body
+    return body["data"]

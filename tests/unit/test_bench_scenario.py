@@ -1,0 +1,225 @@
+"""``agl bench scenario minimal`` against real ``agl store`` processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agl.bench.tasks import draw_task
+from agl.bench.verify import expected_attempts, expected_status
+from agl.cli import main
+
+AGL = str(Path(sys.executable).with_name("agl"))
+ROLLOUTS = 24
+
+StartStore = Callable[..., subprocess.Popen[bytes]]
+Capture = pytest.CaptureFixture[str]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextmanager
+def stores(port: int, folder: Path) -> Iterator[StartStore]:
+    """Start stores on one port, one after the other; each has answered when the call returns."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*options: str) -> subprocess.Popen[bytes]:
+        with (folder / "store.log").open("ab") as log:
+            command = [AGL, "store", "--host", "127.0.0.1", "--port", str(port), *options]
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+        started.append(process)
+        limit = time.monotonic() + 30
+        while not answers(port):
+            assert process.poll() is None, (folder / "store.log").read_text()
+            assert time.monotonic() < limit, "the store did not answer within 30 s"
+            time.sleep(0.05)
+        return process
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def store_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A store that the tests share; each leaves it idle."""
+    port = free_port()
+    with stores(port, tmp_path_factory.mktemp("store")) as start:
+        start()
+        yield f"http://127.0.0.1:{port}"
+
+
+def answers(port: int) -> bool:
+    with suppress(OSError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/agl/health", timeout=1).close()
+        return True
+    return False
+
+
+def post(url: str, body: dict[str, Any]) -> Any:
+    request = urllib.request.Request(
+        url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        return json.load(answer)
+
+
+def bench(url: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [AGL, "bench", "scenario", "minimal", "--store-url", url, *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+
+
+def fails_at_once(capsys: Capture, code: int, *options: str) -> str:
+    """Run in this process what ends before any runner is started; return its one line."""
+    assert main(["bench", "scenario", "minimal", *options]) == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("agl bench: error: ")
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+def test_every_rollout_is_played_and_verified(store_url: str) -> None:
+    sizes = ("--rollouts", str(ROLLOUTS), "--batch-size", "16", "--runners", "2", "--seed", "5")
+    done = bench(store_url, *sizes, "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    tasks = [draw_task(5, index) for index in range(ROLLOUTS)]
+    attempts = [expected_attempts(task, "") for task in tasks]
+    assert summary["verified"] == ROLLOUTS
+    assert summary["statuses"] == {
+        status: sum(expected_status(task) == status for task in tasks)
+        for status in ("failed", "succeeded")
+    }
+    assert summary["statuses"]["failed"] == 1
+    assert summary["attempts"] == sum(len(tries) for tries in attempts)
+    assert summary["retries"] == sum(len(tries) - 1 for tries in attempts) > 0
+    assert summary["spans"] == sum(len(one.spans) for tries in attempts for one in tries)
+    assert summary["problems"] == summary["lost"] == summary["unfinished"] == []
+    assert summary["rollouts_per_second"] > 0
+    assert done.stderr.splitlines() == [
+        "batch 1: 16 of 24 rollouts finished",
+        "batch 2: 24 of 24 rollouts finished",
+    ]
+
+
+def test_the_token_of_the_url_opens_store_and_otlp_and_stays_secret(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "token").write_text("s3cret-token")
+    port = free_port()
+    with stores(port, tmp_path) as start:
+        start("--api-token-file", str(tmp_path / "token"))
+        done = bench(
+            f"http://agl:s3cret-token@127.0.0.1:{port}", "--rollouts", "6", "--runners", "1"
+        )
+        refused = fails_at_once(
+            capsys, 1, "--store-url", f"http://agl:wr0ng-token@127.0.0.1:{port}"
+        )
+    assert done.returncode == 0, done.stderr
+    assert "verified    6\n" in done.stdout
+    assert "s3cret" not in done.stdout + done.stderr
+    assert "refuses the client" in refused
+    assert "wr0ng" not in refused
+
+
+def test_no_store_is_one_clear_line(capsys: Capture) -> None:
+    port = free_port()
+    line = fails_at_once(capsys, 1, "--store-url", f"http://agl:s3cret@127.0.0.1:{port}")
+    assert f"no store answers at http://127.0.0.1:{port}" in line
+    assert "s3cret" not in line
+
+
+def test_no_prometheus_is_one_clear_line(store_url: str, capsys: Capture) -> None:
+    nothing = f"http://127.0.0.1:{free_port()}"
+    options = ("--store-url", store_url, "--prometheus-url", nothing)
+    assert main(["bench", "scenario", "minimal", *options]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "waiting for a scrape to start from"
+    assert lines[1].startswith(f"agl bench: error: Prometheus does not answer at {nothing}")
+    assert len(lines) == 2
+
+
+def test_a_store_with_work_of_others_is_left_alone(store_url: str, capsys: Capture) -> None:
+    work = {"rollouts": [{"input": "of somebody else"}]}
+    (rollout,) = post(f"{store_url}/v1/agl/queues/rollouts/enqueue", work)
+    line = fails_at_once(capsys, 1, "--store-url", store_url)
+    assert "1 rollouts waiting that are not part of this run" in line
+    post(f"{store_url}/v1/agl/rollouts/{rollout['rollout_id']}", {"status": "cancelled"})
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--rollouts", "0"], "--rollouts"),
+        (["--runners", "two"], "--runners"),
+        (["--timeout", "-1"], "--timeout"),
+        (["--timeout", "inf"], "--timeout"),
+        (["--store-url", "localhost:4747"], "--store-url"),
+        (["--prometheus-url", "nowhere"], "--prometheus-url"),
+        (["--no-such-option"], "--no-such-option"),
+    ],
+)
+def test_bad_usage_is_one_clear_line(options: list[str], complaint: str, capsys: Capture) -> None:
+    assert complaint in fails_at_once(capsys, 2, *options)
+
+
+def test_a_store_killed_in_the_middle_is_reported(tmp_path: Path) -> None:
+    port = free_port()
+    options = ["--rollouts", "180", "--batch-size", "60", "--runners", "2", "--json"]
+    command = [AGL, "bench", "scenario", "minimal", "--store-url", f"http://127.0.0.1:{port}"]
+    with stores(port, tmp_path) as start:
+        first = start()
+        run = subprocess.Popen(
+            [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            assert run.stderr is not None
+            assert run.stderr.readline().startswith("batch 1: 60 of 180")
+            time.sleep(0.3)
+            os.kill(first.pid, signal.SIGKILL)
+            first.wait(10)
+            start()
+            output, errors = run.communicate(timeout=60)
+        finally:
+            run.kill()
+            run.wait()
+    summary = json.loads(output)
+    assert run.returncode == 1
+    assert summary["ok"] is False
+    assert 0 < len(summary["lost"]) <= 60
+    assert summary["problems"][0] == (
+        f"{len(summary['lost'])} rollouts were lost: "
+        "the store is another process than at the start, which took its memory along"
+    )
+    assert summary["verified"] == 180 - len(summary["lost"]), "the last batch is played in full"
+    assert summary["connection_retries"] > 0
+    assert "batch 2: the store lost" in errors
+
+
+def test_time_that_is_over_is_reported_and_leaves_the_store_idle(store_url: str) -> None:
+    sizes = ("--rollouts", "3000", "--batch-size", "2000", "--runners", "1", "--timeout", "3")
+    done = bench(store_url, *sizes)
+    assert done.returncode == 1
+    assert "not done within 3 s" in done.stdout
+    assert "rollouts did not finish, 1000 rollouts were never enqueued" in done.stdout
+    assert "3000 of 3000 rollouts not verified" in done.stderr.splitlines()[-1]
+    alive = {"status_in": ["queuing", "requeuing", "preparing", "running"]}
+    assert post(f"{store_url}/v1/agl/rollouts/search", alive)["total"] == 0
