@@ -37,15 +37,15 @@ def convert_timestamp(timestamp: float | None) -> float | None:
 def extract_extra_fields(source: Any, excluded: Sequence[str]) -> dict[str, Any]:
     """What an SDK object carries beyond the fields named in ``excluded``, as JSON-safe values.
 
-    Leading underscores are stripped from names; names that the object's class defines itself
-    (methods, properties) are left out.
+    Leading underscores are stripped from names (``_kind`` becomes ``kind``). An attribute whose own
+    name the object's class defines too is left out.
     """
     instance: dict[str, Any] = getattr(source, "__dict__", {})
     own_names = set(dir(cast("type[object]", type(source))))
     extras = {
         name.lstrip("_"): value
         for name, value in instance.items()
-        if not {name, name.lstrip("_")} & (own_names | set(excluded))
+        if name not in own_names and not {name, name.lstrip("_")} & set(excluded)
     }
     return json.loads(json.dumps(extras, default=str))
 
@@ -205,7 +205,7 @@ class Span(BaseModel):
             context=context,
             parent=parent,
             resource=OtelResource.from_opentelemetry(src.resource),
-            **extract_extra_fields(src, list(cls.model_fields)),
+            **extract_extra_fields(src, [*cls.model_fields, "span_processor"]),
         )
 
     @classmethod

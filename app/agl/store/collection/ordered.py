@@ -1,0 +1,57 @@
+"""A sorted set of integers that stays fast with millions of members."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+_BLOCK = 512
+
+
+class OrderedIntegers:
+    """Sorted integers in blocks of a few hundred; adding and removing touches one block."""
+
+    __slots__ = ("_blocks", "_count", "_highest")
+
+    def __init__(self) -> None:
+        self._blocks: list[list[int]] = []
+        self._highest: list[int] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[int]:
+        for block in self._blocks:
+            yield from block
+
+    def add(self, number: int) -> None:
+        """Add a number that is not a member."""
+        self._count += 1
+        if not self._blocks:
+            self._blocks.append([number])
+            self._highest.append(number)
+            return
+        at = min(bisect_left(self._highest, number), len(self._blocks) - 1)
+        block = self._blocks[at]
+        insort(block, number)
+        self._highest[at] = block[-1]
+        if len(block) > 2 * _BLOCK:
+            self._split(at)
+
+    def remove(self, number: int) -> None:
+        """Remove a member."""
+        at = bisect_left(self._highest, number)
+        block = self._blocks[at]
+        del block[bisect_left(block, number)]
+        self._count -= 1
+        if block:
+            self._highest[at] = block[-1]
+        else:
+            del self._blocks[at]
+            del self._highest[at]
+
+    def _split(self, at: int) -> None:
+        block = self._blocks[at]
+        self._blocks[at : at + 1] = [block[:_BLOCK], block[_BLOCK:]]
+        self._highest[at : at + 1] = [block[_BLOCK - 1], block[-1]]

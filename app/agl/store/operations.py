@@ -1,0 +1,208 @@
+"""Names store operations, counts them and times them.
+
+A public method of a store is an *operation*; the parts it is made of are *steps*. Which of them is
+running is kept in two context variables, which the collections read for their own metrics. Without
+a tracker nothing is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable
+from contextvars import ContextVar
+from functools import wraps
+from time import perf_counter
+from typing import Any, TypeVar, cast
+
+from agl.types.rollout import FINISHED_STATUSES, ROLLOUT_MODES, Rollout
+from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend
+
+UNKNOWN = "unknown"
+STORE_LABELS = ("method", "store_pubmeth", "status")
+ROLLOUT_LABELS = ("status", "mode")
+
+COLLECTION_STORE_PUBLIC_METHODS: tuple[str, ...] = (
+    "start_rollout",
+    "enqueue_rollout",
+    "enqueue_many_rollouts",
+    "dequeue_rollout",
+    "dequeue_many_rollouts",
+    "start_attempt",
+    "query_rollouts",
+    "get_rollout_by_id",
+    "update_rollout",
+    "wait_for_rollouts",
+    "wait_for_rollout",
+    "query_attempts",
+    "get_latest_attempt",
+    "update_attempt",
+    "get_next_span_sequence_id",
+    "get_many_span_sequence_ids",
+    "add_span",
+    "add_many_spans",
+    "add_otel_span",
+    "query_spans",
+    "query_resources",
+    "add_resources",
+    "update_resources",
+    "get_resources_by_id",
+    "get_latest_resources",
+    "query_workers",
+    "get_worker_by_id",
+    "update_worker",
+)
+WAITS = ("wait_for_rollouts", "wait_for_rollout")
+
+ERROR_LABELS = frozenset(
+    (
+        "AttemptNotFoundError",
+        "CancelledError",
+        "ConflictError",
+        "DuplicatedPrimaryKeyError",
+        "Exception",
+        "InvalidRequestError",
+        "KeyError",
+        "MemoryError",
+        "NotFoundError",
+        "NotImplementedError",
+        "OSError",
+        "RolloutNotFoundError",
+        "RuntimeError",
+        "SpansEvictedError",
+        "StoreError",
+        "TimeoutError",
+        "TypeError",
+        "ValidationError",
+        "ValueError",
+    )
+)
+"""Every ``status`` label of a failed call: the nearest of these classes it is an instance of."""
+
+_public_method: ContextVar[str] = ContextVar("agl_public_store_method", default=UNKNOWN)
+_private_method: ContextVar[str] = ContextVar("agl_private_store_method", default=UNKNOWN)
+
+
+def get_current_store_methods() -> tuple[str, str]:
+    """Name of the running operation and of its step, each ``unknown`` outside of one."""
+    return _public_method.get(), _private_method.get()
+
+
+def status_label(error: BaseException | None) -> str:
+    """``OK``, or the class of the error out of a bounded list."""
+    if error is None:
+        return "OK"
+    return next(
+        (c.__name__ for c in type(error).__mro__ if c.__name__ in ERROR_LABELS), "Exception"
+    )
+
+
+class StoreRecorder:
+    """Writes the metrics of the store; the label sets known beforehand exist from the start."""
+
+    def __init__(self, tracker: MetricsBackend) -> None:
+        self._tracker = tracker
+        self._register()
+        self._touch()
+
+    def _register(self) -> None:
+        counter, histogram = self._tracker.register_counter, self._tracker.register_histogram
+        counter("agl.store.total", STORE_LABELS, group_level=1)
+        for name in ("agl.store.latency", "agl.store.waits"):
+            histogram(name, STORE_LABELS, buckets=LATENCY_BUCKETS, group_level=1)
+        counter("agl.rollouts.total", ROLLOUT_LABELS, group_level=1)
+        histogram("agl.rollouts.duration", ROLLOUT_LABELS, buckets=LATENCY_BUCKETS, group_level=1)
+        counter("agl.rollouts.late.total", ("event",))
+        counter("agl.spans.duplicates.total")
+        counter("agl.spans.evicted.total")
+
+    def _touch(self) -> None:
+        for method in COLLECTION_STORE_PUBLIC_METHODS:
+            labels = {"method": method, "store_pubmeth": method, "status": "OK"}
+            self._tracker.touch_counter("agl.store.total", labels)
+            self._tracker.touch_histogram(_latency_metric(method), labels)
+        for status in sorted(FINISHED_STATUSES):
+            for mode in (*ROLLOUT_MODES, UNKNOWN):
+                self._tracker.touch_counter("agl.rollouts.total", {"status": status, "mode": mode})
+                self._tracker.touch_histogram(
+                    "agl.rollouts.duration", {"status": status, "mode": mode}
+                )
+        for event in ("span", "attempt"):
+            self._tracker.touch_counter("agl.rollouts.late.total", {"event": event})
+        self._tracker.touch_counter("agl.spans.duplicates.total")
+        self._tracker.touch_counter("agl.spans.evicted.total")
+
+    def call(self, method: str, seconds: float, error: BaseException | None) -> None:
+        """Note one call of an operation or step."""
+        labels = {
+            "method": method,
+            "store_pubmeth": _public_method.get(),
+            "status": status_label(error),
+        }
+        self._tracker.inc("agl.store.total", labels)
+        self._tracker.observe(_latency_metric(method), seconds, labels)
+
+    def finished(self, rollouts: Iterable[Rollout]) -> None:
+        """Note rollouts that have just finished."""
+        for rollout in rollouts:
+            labels = {"status": rollout.status, "mode": rollout.mode or UNKNOWN}
+            self._tracker.inc("agl.rollouts.total", labels)
+            if rollout.end_time is not None:
+                duration = rollout.end_time - rollout.start_time
+                self._tracker.observe("agl.rollouts.duration", duration, labels)
+
+    def late(self, event: str) -> None:
+        """Note a ``span`` or ``attempt`` update that came after the end of its rollout."""
+        self._tracker.inc("agl.rollouts.late.total", {"event": event})
+
+    def duplicate_spans(self, count: int) -> None:
+        """Note spans that were stored already."""
+        self._tracker.inc("agl.spans.duplicates.total", amount=count)
+
+    def evicted_spans(self, count: int) -> None:
+        """Note spans given up to free memory."""
+        self._tracker.inc("agl.spans.evicted.total", amount=count)
+
+
+def _latency_metric(method: str) -> str:
+    return "agl.store.waits" if method in WAITS else "agl.store.latency"
+
+
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+
+def operation(method: F) -> F:
+    """Mark a public method of a store; its name becomes the label of everything inside it.
+
+    The object it belongs to has a ``recorder``, which may be ``None``.
+    """
+    return _named(method, _public_method)
+
+
+def step(method: F) -> F:
+    """Mark a part of an operation that deserves figures of its own."""
+    return _named(method, _private_method)
+
+
+def _named(method: F, variable: ContextVar[str]) -> F:
+    name = method.__name__
+
+    @wraps(method)
+    async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder: StoreRecorder | None = self.recorder
+        if recorder is None:
+            return await method(self, *args, **kwargs)
+        public = _public_method.set(name) if variable is _public_method else None
+        private = _private_method.set(name)
+        started = perf_counter()
+        error: BaseException | None = None
+        try:
+            return await method(self, *args, **kwargs)
+        except BaseException as caught:
+            error = caught
+            raise
+        finally:
+            recorder.call(name, perf_counter() - started, error)
+            _private_method.reset(private)
+            if public is not None:
+                _public_method.reset(public)
+
+    return cast("F", run)

@@ -1,0 +1,119 @@
+"""Who owns an object: copies at the edge of a store, and how to do without them.
+
+Stored objects are never changed in place: a write replaces the stored object by a new one. So a
+store may share them freely inside itself, and copies only what crosses its public edge: values
+that a caller hands in (he may change them later) and objects that it returns.
+
+A caller who changes neither, such as a route that parses bytes into objects and turns the answer
+into bytes, says so with :func:`share_objects` and saves the copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import deepcopy
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+ValueT = TypeVar("ValueT")
+
+_ATOMS = frozenset((str, int, float, bool, type(None), bytes))
+_set = object.__setattr__
+_sharing: ContextVar[bool] = ContextVar("agl_share_objects", default=False)
+
+
+@contextmanager
+def share_objects() -> Generator[None]:
+    """Within it, stores in this process take and return objects without copying them.
+
+    The caller promises to change neither what he passes nor what he gets, now or later.
+    """
+    token = _sharing.set(True)
+    try:
+        yield
+    finally:
+        _sharing.reset(token)
+
+
+def share_objects_from_now_on() -> None:
+    """As :func:`share_objects`, for the rest of the current context (one task, one request)."""
+    _sharing.set(True)
+
+
+def sharing() -> bool:
+    """Whether the current caller gave the promise of :func:`share_objects`."""
+    return _sharing.get()
+
+
+def copy_value(value: ValueT) -> ValueT:
+    """A copy that shares nothing changeable with ``value``.
+
+    Containers and models are copied all the way down; what Python cannot copy is shared.
+    """
+    return cast("ValueT", _copy(value))
+
+
+def copy_model(model: ModelT) -> ModelT:
+    """A copy of a pydantic model that shares nothing changeable with it."""
+    kind = type(model)
+    twin = kind.__new__(kind)
+    _set(
+        twin,
+        "__dict__",
+        {
+            name: value if type(value) in _ATOMS else _copy(value)
+            for name, value in model.__dict__.items()
+        },
+    )
+    extra = model.__pydantic_extra__
+    _set(twin, "__pydantic_extra__", extra if extra is None else _copy(extra))
+    _set(twin, "__pydantic_fields_set__", set(model.__pydantic_fields_set__))
+    private = model.__pydantic_private__
+    _set(twin, "__pydantic_private__", private if private is None else _copy(private))
+    return twin
+
+
+def replace(model: ModelT, /, **changes: Any) -> ModelT:
+    """A new model with ``changes``, not validated; everything else is shared with ``model``."""
+    kind = type(model)
+    twin = kind.__new__(kind)
+    known = model.__pydantic_fields_set__
+    fields_set = known if changes.keys() <= known else known | set(changes)
+    _set(twin, "__dict__", {**model.__dict__, **changes})
+    _set(twin, "__pydantic_extra__", model.__pydantic_extra__)
+    _set(twin, "__pydantic_fields_set__", fields_set)
+    _set(twin, "__pydantic_private__", model.__pydantic_private__)
+    return twin
+
+
+def assemble(kind: type[ModelT], values: dict[str, Any]) -> ModelT:
+    """A model of values known to be right, not validated; it shares them with their owner."""
+    model = kind.__new__(kind)
+    _set(model, "__dict__", values)
+    _set(model, "__pydantic_extra__", None)
+    _set(model, "__pydantic_fields_set__", set(values))
+    _set(model, "__pydantic_private__", None)
+    return model
+
+
+def _copy(value: Any) -> Any:
+    kind = cast("type[Any]", type(value))
+    if kind in _ATOMS:
+        return value
+    if kind is dict:
+        return {
+            key: item if type(item) in _ATOMS else _copy(item)
+            for key, item in cast("dict[Any, Any]", value).items()
+        }
+    if kind is list:
+        return [item if type(item) in _ATOMS else _copy(item) for item in cast("list[Any]", value)]
+    if isinstance(value, BaseModel):
+        return copy_model(value)
+    try:
+        return deepcopy(value)
+    except Exception:
+        return value  # an opaque input of a caller in the same process, e.g. a handle
