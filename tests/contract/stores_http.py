@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
@@ -75,17 +75,19 @@ def _server(store: LightningStore, mode: LaunchMode) -> LightningStoreServer:
     return LightningStoreServer(store, launcher_args=args)
 
 
-def _in_another_loop(work: Coroutine[Any, Any, None]) -> None:
-    with ThreadPoolExecutor(1) as elsewhere:
-        elsewhere.submit(asyncio.run, work).result()
+@cache
+def _loop_elsewhere() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    return loop
 
 
 @cache
-def _shared_server() -> tuple[SwitchStore, LightningStoreServer]:
-    """Started once, for all tests; a server costs a third of a second."""
+def _shared_server(mode: LaunchMode) -> tuple[SwitchStore, LightningStoreServer]:
+    """Started once, for all tests: starting and stopping costs more than a test."""
     switch = SwitchStore()
-    server = _server(switch, "thread")
-    _in_another_loop(server.start())
+    server = _server(switch, mode)
+    asyncio.run_coroutine_threadsafe(server.start(), _loop_elsewhere()).result()
     return switch, server
 
 
@@ -100,18 +102,15 @@ async def _client(server: LightningStoreServer) -> AsyncIterator[LightningStore]
 
 @asynccontextmanager
 async def client_asyncio(**options: Any) -> AsyncIterator[LightningStore]:
-    server = _server(InMemoryLightningStore(**options), "asyncio")
-    await server.start()
-    try:
-        async with _client(server) as client:
-            yield client
-    finally:
-        await server.stop()
+    switch, server = _shared_server("asyncio")
+    switch.inner = InMemoryLightningStore(**options)
+    async with _client(server) as client:
+        yield client
 
 
 @asynccontextmanager
 async def client_thread(**options: Any) -> AsyncIterator[LightningStore]:
-    switch, server = _shared_server()
+    switch, server = _shared_server("thread")
     switch.inner = InMemoryLightningStore(thread_safe=True, **options)
     async with _client(server) as client:
         yield client
@@ -119,7 +118,7 @@ async def client_thread(**options: Any) -> AsyncIterator[LightningStore]:
 
 @asynccontextmanager
 async def server_thread(**options: Any) -> AsyncIterator[LightningStore]:
-    switch, server = _shared_server()
+    switch, server = _shared_server("thread")
     switch.inner = InMemoryLightningStore(thread_safe=True, **options)
     yield server
 

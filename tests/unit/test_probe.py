@@ -128,16 +128,11 @@ def test_ipv6(capsys: pytest.CaptureFixture[str]) -> None:
     assert "[::1]:1/: no answer" in capsys.readouterr().err
 
 
-def test_real_process_starts_fast_and_imports_little(server: str) -> None:
-    command = [sys.executable, "-m", "agl.probe", f"{server}/health", "--timeout=2"]
-    seconds: list[float] = []
-    for _ in range(5):
-        begin = time.perf_counter()
-        subprocess.run(command, check=True, timeout=10)
-        seconds.append(time.perf_counter() - begin)
-    assert min(seconds) < 0.1
+def test_real_process_imports_little(server: str) -> None:
+    """The probe runs every few seconds for ever; what it imports is what it costs."""
+    arguments = ["-m", "agl.probe", f"{server}/health", "--timeout=2"]
     shown = subprocess.run(
-        [sys.executable, "-X", "importtime", *command[1:]],
+        [sys.executable, "-X", "importtime", *arguments],
         capture_output=True,
         text=True,
         check=True,

@@ -1,0 +1,1 @@
+"""The store over HTTP: application, server and client."""

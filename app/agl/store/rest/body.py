@@ -1,0 +1,90 @@
+"""Reading a request's body: size limit, gzip, and what to answer when it is broken."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from agl.store.rest.errors import ClientGoneError, HttpError
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+
+
+def header(scope: MutableMapping[str, Any], name: bytes) -> str | None:
+    """Value of the first header of that (lower-case) name."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return value.decode("latin-1")
+    return None
+
+
+async def read_body(scope: MutableMapping[str, Any], receive: Receive) -> bytes:
+    """The body, unpacked.
+
+    Raises:
+        HttpError: 413 too large (packed or unpacked), 415 unknown encoding, 400 broken gzip.
+        ClientGoneError: the client left before it had sent everything.
+    """
+    encoding = (header(scope, b"content-encoding") or "identity").strip().lower()
+    if encoding not in ("identity", "gzip"):
+        raise HttpError(
+            415, f"Content-Encoding: {encoding!r} is not supported; send gzip or nothing"
+        )
+    raw = await _receive_all(scope, receive)
+    return unpack_gzip(raw) if encoding == "gzip" and raw else raw
+
+
+async def _receive_all(scope: MutableMapping[str, Any], receive: Receive) -> bytes:
+    declared = header(scope, b"content-length")
+    if declared is not None and declared.isdigit() and int(declared) > MAX_BODY_BYTES:
+        raise _too_large()
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body", False):
+        body: bytes = message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            raise _too_large()
+        return body
+    return await _receive_chunks(message, receive)
+
+
+async def _receive_chunks(message: MutableMapping[str, Any], receive: Receive) -> bytes:
+    body = bytearray()
+    while True:
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            raise _too_large()
+        if not message.get("more_body", False):
+            return bytes(body)
+        message = await receive()
+
+
+def unpack_gzip(data: bytes) -> bytes:
+    """Unpack gzip (several members allowed).
+
+    Raises:
+        HttpError: 400 not gzip or cut short, 413 it unpacks to more than the limit.
+    """
+    out = bytearray()
+    while data:
+        unpacker = zlib.decompressobj(wbits=31)
+        try:
+            out += unpacker.decompress(data, MAX_BODY_BYTES + 1 - len(out))
+        except zlib.error as error:
+            raise HttpError(400, f"Content-Encoding: body is not valid gzip ({error})") from None
+        if len(out) > MAX_BODY_BYTES:
+            raise _too_large()
+        if not unpacker.eof:
+            raise HttpError(400, "Content-Encoding: the gzip body is cut short")
+        data = unpacker.unused_data
+    return bytes(out)
+
+
+def _too_large() -> HttpError:
+    return HttpError(
+        413, f"Body is larger than {MAX_BODY_BYTES} bytes (the limit also holds after unpacking)"
+    )

@@ -1,0 +1,123 @@
+"""From an exception to an answer; the statuses of store errors are in the table of ``wire``."""
+
+from __future__ import annotations
+
+import logging
+import re
+import traceback
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails, to_json
+
+from agl.errors import StoreError
+from agl.store.rest.wire import dump, status_of
+
+logger = logging.getLogger("agl.store.server")
+
+_MAX_REPORTED_ERRORS = 20
+_MAX_ECHOED_BYTES = 16 * 1024
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+
+class HttpError(Exception):
+    """An answer other than success, decided before the store was asked."""
+
+    def __init__(self, status: int, detail: str, headers: Headers = ()) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+
+
+class RequestInvalidError(Exception):
+    """The request has the wrong shape (422); ``details`` in FastAPI's form."""
+
+    def __init__(self, details: Sequence[dict[str, Any]]) -> None:
+        super().__init__(f"{len(details)} invalid values")
+        self.details = details
+
+    @classmethod
+    def from_validation(
+        cls, error: ValidationError, where: Literal["body", "query"], raw: bytes = b""
+    ) -> RequestInvalidError:
+        """Put ``where`` before the places that pydantic names."""
+        found = error.errors(include_url=False)[:_MAX_REPORTED_ERRORS]
+        if where == "body" and found and found[0]["type"] == "json_invalid":
+            return cls([_malformed_json(found[0], raw)])
+        return cls([{**item, "loc": (where, *item["loc"])} for item in found])
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before it was answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Status, headers beyond content type and length, and body of an answer."""
+
+    status: int
+    body: bytes = b""
+    media_type: bytes = b"application/json"
+    headers: Headers = field(default=())
+
+
+def reply_to(error: Exception, *, debug_errors: bool) -> Reply:
+    """The answer to a request that raised; unexpected errors are logged with their traceback."""
+    if isinstance(error, HttpError):
+        return Reply(error.status, dump({"detail": error.detail}), headers=error.headers)
+    if isinstance(error, RequestInvalidError):
+        return Reply(422, _validation_body(error.details))
+    return _store_or_unexpected(error, debug_errors)
+
+
+def _store_or_unexpected(error: Exception, debug_errors: bool) -> Reply:
+    error_id = uuid.uuid4().hex[:12]
+    name = type(error).__name__
+    if isinstance(error, StoreError):
+        status, detail = status_of(error), str(error)
+        logger.info("%s: %s (status %d, error_id %s)", name, detail, status, error_id)
+    else:
+        status, detail = 500, "Internal server error"
+        logger.error("Unhandled %s (error_id %s)", name, error_id, exc_info=error)
+    body = {"detail": detail, "error_type": name, "error_id": error_id}
+    if debug_errors:
+        body["traceback"] = "".join(traceback.format_exception(error))
+    return Reply(status, dump(body))
+
+
+def _malformed_json(item: ErrorDetails, raw: bytes) -> dict[str, Any]:
+    reason = item.get("ctx", {}).get("error", item["msg"])
+    return {
+        "type": "json_invalid",
+        "loc": ("body", _offset(str(reason), raw)),
+        "msg": "JSON decode error",
+        "input": {},
+        "ctx": {"error": reason},
+    }
+
+
+def _offset(reason: str, raw: bytes) -> int:
+    found = re.search(r"line (\d+) column (\d+)", reason)
+    if not found:
+        return 0
+    line, column = int(found[1]), int(found[2])
+    before = sum(len(part) + 1 for part in raw.split(b"\n", line - 1)[: line - 1])
+    return min(before + max(column - 1, 0), len(raw))
+
+
+def _validation_body(details: Sequence[dict[str, Any]]) -> bytes:
+    body = to_json({"detail": details}, inf_nan_mode="null", fallback=str)
+    if len(body) <= _MAX_ECHOED_BYTES:
+        return body
+    short = [{**item, "input": _shortened(item.get("input"))} for item in details]
+    return to_json({"detail": short}, inf_nan_mode="null", fallback=str)
+
+
+def _shortened(value: Any) -> Any:
+    text = repr(value)
+    return value if len(text) <= 200 else f"{text[:200]}..."

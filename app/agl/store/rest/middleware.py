@@ -1,0 +1,214 @@
+"""Pure-ASGI layers of the server, outermost first: observe, (CORS,) errors, access, dispatch."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+import logging
+import time
+from collections.abc import Iterable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agl.store.rest.body import header
+from agl.store.rest.errors import ClientGoneError, HttpError, Reply, reply_to
+from agl.store.rest.route import MATCH_KEY, Match, RouteIndex, WireRoute, match_of, send_reply
+from agl.store.rest.wire import API_V1_AGL_PREFIX, HEALTH_PATH, TRACES_PATH, dump
+from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend
+
+logger = logging.getLogger("agl.store.server")
+
+CLIENT_GONE = 499
+UNMATCHED = "unmatched"
+
+_STATUS_KEY = "agl.status"
+_HTTP_LABELS = ("path", "method", "status")
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
+_TIMED_PREFIXES = (API_V1_AGL_PREFIX, TRACES_PATH)
+
+
+class HttpMetrics:
+    """The two HTTP metrics; every route's success is there from the start, at zero."""
+
+    def __init__(self, tracker: MetricsBackend, routes: Iterable[WireRoute]) -> None:
+        self._tracker = tracker
+        tracker.register_counter("agl.http.total", _HTTP_LABELS, group_level=2)
+        tracker.register_histogram(
+            "agl.http.latency", _HTTP_LABELS, buckets=LATENCY_BUCKETS, group_level=2
+        )
+        for route in routes:
+            labels = _labels(route.path, route.method, route.success_status)
+            tracker.touch_counter("agl.http.total", labels)
+            tracker.touch_histogram("agl.http.latency", labels)
+
+    def record(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count one request; paths nobody declared share one label value."""
+        match: Match | None = match_of(scope)
+        method: str = scope["method"]
+        labels = _labels(
+            match.template if match is not None else UNMATCHED,
+            method if method in _METHODS else "OTHER",
+            status,
+        )
+        self._tracker.inc("agl.http.total", labels)
+        self._tracker.observe("agl.http.latency", seconds, labels)
+
+
+def _labels(path: str, method: str, status: int) -> dict[str, str]:
+    return {"path": path, "method": method, "status": str(status)}
+
+
+class ObserveMiddleware:
+    """Finds the route, times the request, counts it and logs it at DEBUG."""
+
+    def __init__(self, app: ASGIApp, index: RouteIndex, tracker: MetricsBackend | None) -> None:
+        self._app = app
+        self._index = index
+        self._metrics = HttpMetrics(tracker, index.routes) if tracker is not None else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope[MATCH_KEY] = self._index.resolve(scope)
+        if self._metrics is None and not logger.isEnabledFor(logging.DEBUG):
+            await self._app(scope, receive, send)
+        else:
+            await self._observed(scope, receive, send)
+
+    async def _observed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[_STATUS_KEY] = 500
+
+        async def note_status(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                scope[_STATUS_KEY] = message["status"]
+            await send(message)
+
+        began = time.perf_counter()
+        try:
+            await self._app(scope, receive, note_status)
+        finally:
+            seconds = time.perf_counter() - began
+            status: int = scope[_STATUS_KEY]
+            if self._metrics is not None:
+                self._metrics.record(scope, status, seconds)
+            if logger.isEnabledFor(logging.DEBUG):
+                _log(scope, status, seconds)
+
+
+def _log(scope: Scope, status: int, seconds: float) -> None:
+    path: str = scope["path"]
+    if not path.startswith(_TIMED_PREFIXES):
+        return
+    host, port = scope.get("client") or ("-", 0)
+    logger.debug(
+        '%s:%s - "%s %s HTTP/%s" %d in %.2f ms',
+        host,
+        port,
+        scope["method"],
+        path,
+        scope.get("http_version", "1.1"),
+        status,
+        seconds * 1000,
+    )
+
+
+class ErrorMiddleware:
+    """Turns whatever a route raises into its answer; nothing is raised past it."""
+
+    def __init__(self, app: ASGIApp, *, debug_errors: bool = False) -> None:
+        self._app = app
+        self._debug_errors = debug_errors
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def note_start(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note_start)
+        except ClientGoneError:
+            scope[_STATUS_KEY] = CLIENT_GONE
+        except asyncio.CancelledError:
+            # The server cancels what is left when its time to stop is up.
+            if started:
+                raise
+            await send_reply(send, _STOPPING)
+        except Exception as error:
+            if started:
+                raise
+            await send_reply(send, reply_to(error, debug_errors=self._debug_errors))
+
+
+_STOPPING = Reply(
+    503, dump({"detail": "The server is stopping"}), headers=((b"retry-after", b"1"),)
+)
+
+
+class AccessMiddleware:
+    """Lets in who shows the API token, as Bearer or as Basic password; health is open."""
+
+    def __init__(self, app: ASGIApp, *, api_token: str) -> None:
+        self._app = app
+        self._token = api_token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != HEALTH_PATH:
+            self._check(header(scope, b"authorization"))
+        await self._app(scope, receive, send)
+
+    def _check(self, authorization: str | None) -> None:
+        if authorization is None:
+            raise _unauthorized("No API token given")
+        if not hmac.compare_digest(presented_token(authorization), self._token):
+            raise _unauthorized("Wrong API token")
+
+
+def presented_token(authorization: str) -> bytes:
+    """The token in an Authorization header; empty when it holds none."""
+    scheme, _, value = authorization.partition(" ")
+    value = value.strip()
+    if scheme.lower() == "bearer":
+        return value.encode("latin-1", "replace")
+    if scheme.lower() != "basic":
+        return b""
+    try:
+        _, _, password = base64.b64decode(value, validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        return b""
+    return password
+
+
+def _unauthorized(problem: str) -> HttpError:
+    return HttpError(
+        401,
+        f"{problem}; send 'Authorization: Bearer TOKEN', or put it into the URL as "
+        "http://agl:TOKEN@host:port",
+        headers=((b"www-authenticate", b"Bearer"), (b"www-authenticate", b'Basic realm="agl"')),
+    )
+
+
+class DispatchMiddleware:
+    """Hands the request to its route; what is not in the index goes on to FastAPI's router."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match = match_of(scope) if scope["type"] == "http" else None
+        if match is None:
+            await self._app(scope, receive, send)
+        elif match.route is None:
+            allow = ((b"allow", match.allow.encode()),)
+            raise HttpError(405, "Method Not Allowed", headers=allow)
+        else:
+            scope["path_params"] = match.path_params
+            await match.route.app(scope, receive, send)

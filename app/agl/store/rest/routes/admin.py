@@ -1,0 +1,62 @@
+"""Health, statistics and the metrics of this server."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from agl import __version__
+from agl.store.base import LightningStore
+from agl.store.rest.route import WireRoute
+from agl.store.rest.wire import API_V1_AGL_PREFIX, API_V1_PREFIX, HEALTH_PATH, Health
+from agl.utils.metrics import get_prometheus_registry
+
+
+class AdminRoutes:
+    """One method for each route."""
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+        self._instance_id = uuid.uuid4().hex
+
+    def routes(self) -> list[WireRoute]:
+        return [
+            WireRoute("GET", HEALTH_PATH, self.health),
+            WireRoute("GET", f"{API_V1_AGL_PREFIX}/statistics", self.statistics),
+        ]
+
+    async def health(self) -> Health:
+        """Whether the server answers, and which one it is; open without a token."""
+        return Health(instance_id=self._instance_id, version=__version__)
+
+    async def statistics(self) -> dict[str, Any]:
+        """Totals of the store."""
+        return dict(await self._store.statistics())
+
+
+def prometheus_routes() -> list[WireRoute]:
+    """The metrics in Prometheus' text format, with and without the slash at the end."""
+    return [
+        WireRoute(
+            "GET",
+            f"{API_V1_PREFIX}/prometheus{end}",
+            _scrape,
+            response_class=Response,
+            include_in_schema=end == "/",
+        )
+        for end in ("/", "")
+    ]
+
+
+async def _scrape(request: Request) -> Response:
+    """The metrics of all server processes in Prometheus' text format."""
+    from prometheus_client.exposition import choose_encoder
+
+    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    registry = await asyncio.to_thread(get_prometheus_registry)
+    text = await asyncio.to_thread(encode, registry)
+    return Response(text, headers={"content-type": content_type})

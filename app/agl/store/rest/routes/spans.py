@@ -1,0 +1,62 @@
+"""Spans as JSON, one by one or in batches."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+
+from agl.store.base import LightningStore
+from agl.store.rest.route import WireRoute
+from agl.store.rest.routes.common import check_page, page_of
+from agl.store.rest.wire import (
+    API_V1_AGL_PREFIX,
+    AddManySpansRequest,
+    NextSequenceIdRequest,
+    NextSequenceIdResponse,
+    QuerySpansRequest,
+)
+from agl.types import PaginatedResult, Span
+
+
+class SpanRoutes:
+    """One method for each route."""
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+
+    def routes(self) -> list[WireRoute]:
+        root = f"{API_V1_AGL_PREFIX}/spans"
+        return [
+            WireRoute("POST", root, self.add_span, status=201, errors=(404,)),
+            WireRoute("GET", root, self.query_spans, errors=(410,)),
+            WireRoute("POST", f"{root}/search", self.search_spans, errors=(410,)),
+            WireRoute("POST", f"{root}/batch", self.add_many_spans, status=201, errors=(404,)),
+            WireRoute("POST", f"{root}/next", self.get_next_span_sequence_id),
+        ]
+
+    async def add_span(self, span: Span) -> Span | None:
+        """Store a span; null when the attempt already has one with this id."""
+        return await self._store.add_span(span)
+
+    async def add_many_spans(self, request: AddManySpansRequest) -> list[Span]:
+        """Store spans; answers the newly stored ones in the order given."""
+        return list(await self._store.add_many_spans(request.spans))
+
+    async def query_spans(
+        self, query: Annotated[QuerySpansRequest, Query()]
+    ) -> PaginatedResult[Span]:
+        """A page of the rollout's spans."""
+        return await self.search_spans(query)
+
+    async def search_spans(self, request: QuerySpansRequest) -> PaginatedResult[Span]:
+        """A page of the rollout's spans; the same as the GET form."""
+        check_page(request, Span)
+        return page_of(await self._store.query_spans(**dict(request)))
+
+    async def get_next_span_sequence_id(
+        self, request: NextSequenceIdRequest
+    ) -> NextSequenceIdResponse:
+        """The next number of the rollout's span counter."""
+        number = await self._store.get_next_span_sequence_id(request.rollout_id, request.attempt_id)
+        return NextSequenceIdResponse(sequence_id=number)

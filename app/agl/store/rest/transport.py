@@ -1,0 +1,217 @@
+"""The client's wire: sessions, retries, the health probe, and answers turned into exceptions."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit, urlunsplit
+from weakref import WeakKeyDictionary
+
+import aiohttp
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from agl.store.rest.wire import HEALTH_PATH, error_from_answer
+
+logger = logging.getLogger("agl.store.client")
+
+Params = Sequence[tuple[str, str]]
+
+_RETRYABLE = (
+    aiohttp.ServerDisconnectedError,
+    aiohttp.ClientConnectorError,
+    aiohttp.ClientOSError,
+    aiohttp.ClientPayloadError,
+    asyncio.TimeoutError,
+)
+
+
+class Transport:
+    """Requests to one server. Credentials in the address are sent, but never shown or logged.
+
+    Args:
+        address: ``http://host:port``, optionally with ``user:password@``.
+        retry_delays: Seconds to wait before each retry; empty for none.
+        health_retry_delays: Seconds between health probes after a failure; empty for no probe.
+        request_timeout: Seconds for a whole request.
+        connection_timeout: Seconds for connecting.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        retry_delays: Sequence[float],
+        health_retry_delays: Sequence[float],
+        request_timeout: float,
+        connection_timeout: float,
+    ) -> None:
+        self._given_address = address.rstrip("/")
+        self.root, self._authorization = split_credentials(self._given_address)
+        self.retry_delays = tuple(retry_delays)
+        self.health_retry_delays = tuple(health_retry_delays)
+        self.request_timeout = request_timeout
+        self.connection_timeout = connection_timeout
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = (
+            WeakKeyDictionary()
+        )
+
+    def __repr__(self) -> str:
+        return f"Transport({self.root!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            key: value for key, value in self.__dict__.items() if key not in ("_lock", "_sessions")
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
+
+    @property
+    def address_with_credentials(self) -> str:
+        """The address as it was given."""
+        return self._given_address
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        params: Params = (),
+        retry: bool = True,
+    ) -> bytes:
+        """Ask, and ask again after a failure that may pass; returns the body of the answer.
+
+        Raises:
+            StoreError: what a local store would have raised.
+            aiohttp.ClientError, TimeoutError: no answer, or an answer that tells nothing.
+        """
+        delays = self.retry_delays if retry else ()
+        for delay in delays:
+            try:
+                return await self._once(method, path, body, params)
+            except Exception as error:
+                if not _may_pass(error) or not await self._healthy():
+                    raise
+                logger.info("%s %s failed (%s); again in %s s", method, path, error, delay)
+                await asyncio.sleep(delay)
+        return await self._once(method, path, body, params)
+
+    async def _once(self, method: str, path: str, body: bytes | None, params: Params) -> bytes:
+        headers = {"Content-Type": "application/json"} if body is not None else None
+        async with self.session().request(
+            method, self.root + path, data=body, params=params or None, headers=headers
+        ) as response:
+            payload = await response.read()
+        if response.status >= 400:
+            raise _failure(response, payload)
+        return payload
+
+    async def _healthy(self) -> bool:
+        if not self.health_retry_delays:
+            return True
+        for delay in self.health_retry_delays:
+            if await self._answers():
+                return True
+            await asyncio.sleep(delay)
+        return await self._answers()
+
+    async def _answers(self) -> bool:
+        try:
+            async with self.session().get(self.root + HEALTH_PATH) as response:
+                return response.status == 200
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+    def session(self) -> aiohttp.ClientSession:
+        """The session of the running event loop."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            session = self._sessions.get(loop)
+            if session is None or session.closed:
+                session = self._sessions[loop] = self._new_session()
+        return session
+
+    def _new_session(self) -> aiohttp.ClientSession:
+        timeout = aiohttp.ClientTimeout(
+            total=self.request_timeout,
+            connect=self.connection_timeout,
+            sock_connect=self.connection_timeout,
+            sock_read=self.request_timeout,
+        )
+        headers = {"Authorization": self._authorization} if self._authorization else None
+        return aiohttp.ClientSession(timeout=timeout, headers=headers)
+
+    async def close(self) -> None:
+        """Close the sessions of all event loops."""
+        with self._lock:
+            sessions = list(self._sessions.items())
+            self._sessions.clear()
+        here = asyncio.get_running_loop()
+        for loop, session in sessions:
+            with contextlib.suppress(RuntimeError):  # its event loop is closed already
+                if loop is here or not loop.is_running():
+                    await session.close()
+                else:
+                    there = asyncio.run_coroutine_threadsafe(session.close(), loop)
+                    await asyncio.wrap_future(there)
+
+
+def split_credentials(address: str) -> tuple[str, str | None]:
+    """The address without user and password, and the header that carries them.
+
+    Raises:
+        ValueError: not an http or https URL with a host.
+    """
+    parts = urlsplit(address)
+    shown = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"The server address must look like http://host:port, not {shown!r}")
+    if parts.username is None and parts.password is None:
+        return shown, None
+    pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+    return shown, f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+def _may_pass(error: Exception) -> bool:
+    if isinstance(error, aiohttp.ClientResponseError):
+        return error.status >= 500 or error.status == 408
+    return isinstance(error, _RETRYABLE)
+
+
+def _failure(response: aiohttp.ClientResponse, payload: bytes) -> Exception:
+    body = _json_object(payload)
+    if response.status < 500 and (error := error_from_answer(response.status, body)) is not None:
+        return error
+    detail = str(body.get("detail") or response.reason or "")
+    if "error_id" in body:
+        detail = f"{detail} ({body.get('error_type')}, error_id {body['error_id']})"
+    info = response.request_info
+    headers = CIMultiDict(info.headers)
+    headers.pop("Authorization", None)
+    shown = aiohttp.RequestInfo(
+        url=info.url,
+        method=info.method,
+        headers=CIMultiDictProxy(headers),
+        real_url=info.real_url,
+    )
+    return aiohttp.ClientResponseError(shown, (), status=response.status, message=detail)
+
+
+def _json_object(payload: bytes) -> Mapping[str, Any]:
+    try:
+        value: object = json.loads(payload)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -1,0 +1,243 @@
+"""What goes over the wire: request bodies, the bytes of answers, and the one table of errors.
+
+The server reads the table forwards (class to status), the client backwards (answer to class).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from pydantic import BaseModel, Field
+from pydantic_core import to_json
+
+import agl.errors as store_errors
+from agl.errors import (
+    ConflictError,
+    GoneError,
+    InvalidRequestError,
+    NotFoundError,
+    StoreError,
+)
+from agl.store.base import FilterLogic, SortOrder
+from agl.types import (
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    Span,
+    TaskInput,
+    WorkerStatus,
+)
+
+API_V1_PREFIX = "/v1"
+API_AGL_PREFIX = "/agl"
+API_V1_AGL_PREFIX = API_V1_PREFIX + API_AGL_PREFIX
+HEALTH_PATH = API_V1_AGL_PREFIX + "/health"
+TRACES_PATH = API_V1_PREFIX + "/traces"
+
+
+def dump(value: Any) -> bytes:
+    """JSON bytes of models, lists of models and plain values; NaN and infinity become null."""
+    return to_json(value, inf_nan_mode="null")
+
+
+# Errors
+
+ERROR_STATUS: tuple[tuple[type[StoreError], int], ...] = (
+    (NotFoundError, 404),
+    (ConflictError, 409),
+    (GoneError, 410),
+    (InvalidRequestError, 400),
+    (StoreError, 400),
+)
+"""First match wins, so subclasses of an entry share its status."""
+
+
+def status_of(error: StoreError) -> int:
+    """The HTTP status of a store error."""
+    return next(status for kind, status in ERROR_STATUS if isinstance(error, kind))
+
+
+def _known_errors() -> dict[str, type[StoreError]]:
+    classes = (cast("object", value) for value in vars(store_errors).values())
+    return {
+        found.__name__: found
+        for found in classes
+        if isinstance(found, type) and issubclass(found, StoreError)
+    }
+
+
+_ERROR_BY_NAME = _known_errors()
+_ERROR_BY_STATUS: dict[int, type[StoreError]] = {
+    status: kind for kind, status in reversed(ERROR_STATUS) if kind is not StoreError
+}
+_BARE_STATUSES = (400, 422)  # answered before the store was asked, so without a class name
+
+
+def error_from_answer(status: int, body: Mapping[str, Any]) -> StoreError | None:
+    """The error a local store would have raised, or ``None`` when the answer names none."""
+    name = body.get("error_type")
+    if "detail" not in body or (name is None and status not in _BARE_STATUSES):
+        return None
+    kind = _ERROR_BY_NAME.get(str(name)) or _ERROR_BY_STATUS.get(status, InvalidRequestError)
+    return kind(_detail_text(body["detail"]))
+
+
+def _detail_text(detail: Any) -> str:
+    if not isinstance(detail, list):
+        return str(detail)
+    return "; ".join(_validation_text(item) for item in cast("list[Any]", detail))
+
+
+def _validation_text(item: Any) -> str:
+    if not isinstance(item, Mapping):
+        return str(item)
+    fields = cast("Mapping[str, Any]", item)
+    where = ".".join(str(part) for part in cast("Sequence[Any]", fields.get("loc", ())))
+    return f"{where}: {fields.get('msg', '')}"
+
+
+# Request bodies and query strings
+
+
+class PageQuery(BaseModel):
+    """Paging and sorting, shared by every list."""
+
+    limit: int = Field(default=-1, description="Most items to return; -1 for no limit")
+    offset: int = Field(default=0, description="Matches to skip")
+    sort_by: str | None = Field(default=None, description="A field of the item")
+    sort_order: SortOrder = "asc"
+
+
+class FilteredQuery(PageQuery):
+    """A page query whose filters can be joined either way."""
+
+    filter_logic: FilterLogic = Field(default="and", description="How the filters are joined")
+
+
+class QueryRolloutsRequest(FilteredQuery):
+    status_in: list[RolloutStatus] | None = None
+    rollout_id_in: list[str] | None = None
+    rollout_id_contains: str | None = None
+
+
+class QueryAttemptsRequest(PageQuery):
+    sort_by: str | None = Field(default="sequence_id", description="A field of the item")
+
+
+class QueryWorkersRequest(FilteredQuery):
+    status_in: list[WorkerStatus] | None = None
+    worker_id_contains: str | None = None
+
+
+class QueryResourcesRequest(PageQuery):
+    resources_id: str | None = None
+    resources_id_contains: str | None = None
+
+
+class QuerySpansRequest(FilteredQuery):
+    rollout_id: str
+    attempt_id: str | None = Field(default=None, description="An attempt id, or `latest`")
+    trace_id: str | None = None
+    trace_id_contains: str | None = None
+    span_id: str | None = None
+    span_id_contains: str | None = None
+    parent_id: str | None = None
+    parent_id_contains: str | None = None
+    name: str | None = None
+    name_contains: str | None = None
+    sort_by: str | None = Field(default="sequence_id", description="A field of the item")
+
+
+class RolloutRequest(BaseModel):
+    """A rollout to start at once."""
+
+    input: TaskInput
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    config: RolloutConfig | None = None
+    metadata: dict[str, Any] | None = None
+    worker_id: str | None = None
+
+
+class EnqueueManyRolloutsRequest(BaseModel):
+    rollouts: list[EnqueueRolloutRequest]
+
+
+class DequeueRolloutRequest(BaseModel):
+    worker_id: str | None = None
+
+
+class DequeueManyRolloutsRequest(DequeueRolloutRequest):
+    limit: int = 1
+
+
+class StartAttemptRequest(BaseModel):
+    worker_id: str | None = None
+
+
+class UpdateRolloutRequest(BaseModel):
+    """A key that is present is written, one that is missing is left alone."""
+
+    input: TaskInput = None
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    status: RolloutStatus | None = None
+    config: RolloutConfig | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class UpdateAttemptRequest(BaseModel):
+    """A key that is present is written, one that is missing is left alone."""
+
+    status: AttemptStatus | None = None
+    worker_id: str | None = None
+    last_heartbeat_time: float | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class UpdateWorkerRequest(BaseModel):
+    """A key that is present is written, one that is missing is left alone."""
+
+    heartbeat_stats: dict[str, Any] | None = None
+
+
+class AddManySpansRequest(BaseModel):
+    spans: list[Span]
+
+
+class NextSequenceIdRequest(BaseModel):
+    rollout_id: str
+    attempt_id: str
+
+
+class NextSequenceIdResponse(BaseModel):
+    sequence_id: int
+
+
+class WaitForRolloutsRequest(BaseModel):
+    rollout_ids: list[str]
+    timeout: float | None = Field(default=None, description="Seconds; null for no limit")
+
+
+class Health(BaseModel):
+    """Answer of the health endpoint."""
+
+    status: str = "ok"
+    instance_id: str
+    """Drawn anew by every server process that starts."""
+
+    version: str
+
+
+class ErrorBody(BaseModel):
+    """Answer to a request that failed in the store."""
+
+    detail: str
+    error_type: str
+    """Name of the exception class."""
+
+    error_id: str
+    """The same id stands in the server's log."""
