@@ -1,0 +1,198 @@
+"""``agl stack``: start, stop and look at the bundle, and handle its images."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from agl.config import process_environment
+from agl.errors import EnvironmentFault, UsageError
+from agl.ops.options import LineParser
+
+
+def main(argv: list[str], prog: str) -> int:
+    """Run one subcommand of ``agl stack``.
+
+    Returns 0 on success, 1 when ``status`` or ``up --check`` finds something wrong. Raises
+    UsageError and EnvironmentFault, which the program turns into one line.
+    """
+    parser = LineParser(prog=prog, description="The bundle: store and monitoring.")
+    parser.add_argument("command", metavar="COMMAND", help=", ".join(COMMANDS))
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parsed = parser.parse_args(argv)
+    command = COMMANDS.get(parsed.command)
+    if command is None:
+        raise UsageError(f"unknown command {parsed.command!r} (known: {', '.join(COMMANDS)})")
+    return command(parsed.arguments, f"{prog} {parsed.command}")
+
+
+def _up(argv: list[str], prog: str) -> int:
+    from agl.ops import preflight
+    from agl.ops.console import Console
+    from agl.ops.images import ImageOptions
+    from agl.ops.layout import check_mode, find_layout
+    from agl.ops.lifecycle import UpOptions, up
+    from agl.ops.options import up_parser
+
+    options = up_parser(prog).parse_args(argv)
+    check_mode(options.mode)
+    if options.check or options.brief:
+        return preflight.main(argv, process_environment())
+    if options.offline and (options.stand_ins or options.refresh):
+        raise UsageError("--offline takes the images from a file: not with --stand-ins, --refresh")
+    images = ImageOptions(
+        build=not options.no_build,
+        pull=not options.stand_ins,
+        refresh=options.refresh,
+        yes=options.yes,
+    )
+    up(
+        find_layout(process_environment()),
+        Console(process_environment()),
+        UpOptions(
+            mode=options.mode,
+            yes=options.yes,
+            images=images,
+            offline=options.offline,
+            timeout=options.timeout,
+            keep=options.keep,
+        ),
+    )
+    return 0
+
+
+def _down(argv: list[str], prog: str) -> int:
+    from agl.ops.console import Console, can_ask
+    from agl.ops.layout import find_layout
+    from agl.ops.lifecycle import down
+    from agl.ops.options import add_yes
+
+    parser = LineParser(prog=prog, description="Stop and remove the bundle.")
+    parser.add_argument("--volumes", action="store_true", help="delete its data as well")
+    add_yes(parser)
+    options = parser.parse_args(argv)
+    layout, console = find_layout(process_environment()), Console(process_environment())
+    question = f"Delete all metrics, dashboards' settings and secrets of {layout.project!r}?"
+    if options.volumes and not options.yes and can_ask() and not console.ask(question):
+        raise EnvironmentFault("nothing was stopped or deleted")
+    down(layout, console, volumes=options.volumes)
+    return 0
+
+
+def _status(argv: list[str], prog: str) -> int:
+    from agl.ops.engine import Engine
+    from agl.ops.layout import find_layout
+    from agl.ops.status import as_json, read_status, running_mode, show
+
+    parser = LineParser(
+        prog=prog, description="Containers, health, memory, targets. Exit 1 if any is unhealthy."
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    options = parser.parse_args(argv)
+    layout = find_layout(process_environment())
+    engine = Engine.connect(layout)
+    status = read_status(layout, engine, running_mode(engine))
+    if options.json:
+        print(json.dumps(as_json(status), indent=2))
+    else:
+        show(status, process_environment())
+    return 0 if status.healthy else 1
+
+
+def _images(argv: list[str], prog: str) -> int:
+    from agl.ops.layout import check_mode
+    from agl.ops.options import add_image_options, add_mode, add_yes
+
+    if argv[:1] == ["save"] or argv[:1] == ["load"]:
+        return _images_archive(argv, prog)
+    parser = LineParser(
+        prog=prog,
+        description="Pull the pinned images, or build their stand-ins where no registry answers."
+        f" `{prog} save FILE` and `{prog} load FILE` move them to another machine.",
+    )
+    add_mode(parser)
+    add_yes(parser)
+    add_image_options(parser)
+    options = parser.parse_args(argv)
+    check_mode(options.mode)
+    return _prepare_images(options)
+
+
+def _prepare_images(options: argparse.Namespace) -> int:
+    from agl.ops.console import Console
+    from agl.ops.engine import Engine
+    from agl.ops.images import ImageOptions, ImageStep
+    from agl.ops.layout import find_layout
+
+    layout, console = find_layout(process_environment()), Console(process_environment())
+    images = ImageOptions(
+        build=not options.no_build,
+        pull=not options.stand_ins,
+        refresh=options.refresh,
+        yes=options.yes,
+    )
+    choices = ImageStep(layout, Engine.connect(layout), console, images).prepare(options.mode)
+    for choice in choices.present:
+        console.mark("ok", f"{choice.name}  ({choice.origin})")
+    console.line()
+    console.line(f"wrote {layout.images_env_file}; the plain command is now:")
+    console.line(f"  cd {_quoted(layout.compose_dir)}")
+    file = layout.compose_file(options.mode).name
+    console.line(f"  docker compose --env-file .env --env-file .env.images -f {file} up")
+    return 0
+
+
+def _images_archive(argv: list[str], prog: str) -> int:
+    from agl.ops.console import Console
+    from agl.ops.engine import Engine
+    from agl.ops.images import ImageOptions, ImageStep
+    from agl.ops.layout import DEFAULT_MODE, find_layout
+    from agl.ops.transport import Transport
+
+    parser = LineParser(prog=f"{prog} {argv[0]}")
+    parser.add_argument("file", metavar="FILE", type=Path)
+    path = parser.parse_args(argv[1:]).file
+    layout, console = find_layout(process_environment()), Console(process_environment())
+    engine = Engine.connect(layout)
+    transport = Transport(layout, engine, console)
+    if argv[0] == "load":
+        transport.load(path)
+    else:
+        choices = ImageStep(layout, engine, console, ImageOptions()).prepare(DEFAULT_MODE)
+        transport.save(path, choices)
+    return 0
+
+
+def _init(argv: list[str], prog: str) -> int:
+    from agl.ops.init_bundle import main as init
+
+    return init(argv, prog)
+
+
+def _secrets(argv: list[str], prog: str) -> int:
+    from agl.ops.engine import Engine
+    from agl.ops.layout import find_layout
+    from agl.ops.secrets import read_secret
+
+    parser = LineParser(prog=prog, description="Show a secret of the bundle.")
+    parser.add_argument("action", choices=["show"])
+    parser.add_argument("name", metavar="NAME", help="api-token or grafana-admin-password")
+    options = parser.parse_args(argv)
+    print(read_secret(Engine.connect(find_layout(process_environment())), options.name))
+    return 0
+
+
+def _quoted(path: Path) -> str:
+    return f'"{path}"' if " " in str(path) else str(path)
+
+
+COMMANDS: dict[str, Callable[[list[str], str], int]] = {
+    "up": _up,
+    "down": _down,
+    "status": _status,
+    "images": _images,
+    "init": _init,
+    "secrets": _secrets,
+}

@@ -1,0 +1,169 @@
+"""Which images the bundle runs, and the git-ignored env file that remembers the choice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from agl.ops.envfile import parse_env_text
+from agl.ops.layout import Layout, give_to_owner
+
+PINNED, STAND_IN, BUILT, LEFT_OUT = "pinned", "stand-in", "built", "left out"
+STAND_IN_TAG = "trixie"
+
+HEADER = """\
+# Written by scripts/images: the images on this machine. Delete this file to choose anew.
+# The plain command with it, in this folder:
+#   docker compose --env-file .env --env-file .env.images -f compose.prometheus-memory-store.yml up
+"""
+_EXTENDS = re.compile(r"^\s*file:\s*(compose\.[\w.-]+\.yml)\s*$", re.MULTILINE)
+_IMAGE = re.compile(r"^\s*image:\s*\$\{(\w+)", re.MULTILINE)
+_PINNED = re.compile(r"^# (pinned|left out) (\w+)=(\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One image variable of ``compose/.env`` and where a stand-in for it comes from."""
+
+    variable: str
+    folder: str = ""
+    ours: bool = False
+    profile: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.variable.removesuffix("_IMAGE").replace("AGL_", "").replace("_", "-").lower()
+
+    @property
+    def stand_in(self) -> str:
+        """Name of the image that is built instead of the pinned one."""
+        return f"agl-stack/{self.folder}:{STAND_IN_TAG}"
+
+
+SLOTS = {
+    slot.variable: slot
+    for slot in (
+        Slot("AGL_STORE_IMAGE", "store", ours=True),
+        Slot("PROMETHEUS_IMAGE", "prometheus"),
+        Slot("ALERTMANAGER_IMAGE", "alertmanager"),
+        Slot("NODE_EXPORTER_IMAGE", "node-exporter"),
+        Slot("GRAFANA_IMAGE", profile="grafana"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a slot is filled with: the image's local name and how it came here."""
+
+    slot: Slot
+    pinned: str
+    name: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class Choices:
+    """All choices of one run and the open-files limit that goes with this machine."""
+
+    choices: tuple[Choice, ...]
+    profiles: str
+    nofile: int
+
+    def of(self, origin: str) -> list[Choice]:
+        return [choice for choice in self.choices if choice.origin == origin]
+
+    @property
+    def present(self) -> list[Choice]:
+        return [choice for choice in self.choices if choice.origin != LEFT_OUT]
+
+    def overrides(self) -> dict[str, str]:
+        """Variables for Compose, winning over files and environment alike."""
+        return {
+            **{choice.slot.variable: choice.name for choice in self.present},
+            "COMPOSE_PROFILES": self.profiles,
+            "AGL_NOFILE": str(self.nofile),
+        }
+
+
+def used_slots(layout: Layout, mode: str) -> list[Slot]:
+    """The slots that the compose file of ``mode`` and the files it extends speak of."""
+    variables = _image_variables(layout.compose_file(mode), set())
+    return [slot for name, slot in SLOTS.items() if name in variables]
+
+
+def _image_variables(path: Path, seen: set[Path]) -> set[str]:
+    if path in seen:
+        return set()
+    seen.add(path)
+    text = path.read_text(encoding="utf-8")
+    others = (path.parent / name for name in _EXTENDS.findall(text))
+    return set(_IMAGE.findall(text)).union(*(_image_variables(other, seen) for other in others))
+
+
+def profiles_without(pinned: Mapping[str, str], left_out: Iterable[Choice]) -> str:
+    """``COMPOSE_PROFILES`` less the profiles of services whose image is not to be had."""
+    dropped = {choice.slot.profile for choice in left_out}
+    names = (name.strip() for name in pinned.get("COMPOSE_PROFILES", "").split(","))
+    return ",".join(name for name in names if name and name not in dropped)
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What ``compose/.env.images`` says: the name chosen for each pinned image."""
+
+    names: Mapping[str, str]
+    pinned: Mapping[str, str]
+    left_out: Mapping[str, str]
+
+    def stand_in_for(self, slot: Slot, pinned: str) -> str:
+        """The name chosen earlier instead of ``pinned``, or an empty string."""
+        name = self.names.get(slot.variable, "")
+        return name if self.pinned.get(slot.variable) == pinned and name != pinned else ""
+
+
+def remember(layout: Layout) -> Remembered:
+    """Read the env file of images; empty when it was never written."""
+    path = layout.images_env_file
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    notes = _PINNED.findall(text)
+    return Remembered(
+        names=parse_env_text(text),
+        pinned={name: value for kind, name, value in notes if kind == PINNED},
+        left_out={name: value for kind, name, value in notes if kind == LEFT_OUT},
+    )
+
+
+def write_choices(layout: Layout, choices: Choices) -> None:
+    """Write the env file, keeping lines of other modes; an unchanged file is not touched."""
+    old = remember(layout)
+    lines: list[str] = []
+    fresh = {choice.slot.variable: choice for choice in choices.choices}
+    for variable in SLOTS:
+        if variable in fresh:
+            lines.extend(_lines(fresh[variable]))
+        elif variable in old.left_out:
+            lines.append(f"# {LEFT_OUT} {variable}={old.left_out[variable]}")
+        elif variable in old.names and variable in old.pinned:
+            lines.append(f"# {PINNED} {variable}={old.pinned[variable]}")
+            lines.append(f"{variable}={old.names[variable]}")
+    lines.append(f"COMPOSE_PROFILES={choices.profiles}")
+    lines.append(f"AGL_NOFILE={choices.nofile}")
+    text = HEADER + "\n".join(lines) + "\n"
+    path = layout.images_env_file
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        partial = path.with_name(f"{path.name}.partial")
+        partial.write_text(text, encoding="utf-8")
+        give_to_owner(partial)
+        partial.replace(path)
+
+
+def _lines(choice: Choice) -> list[str]:
+    if choice.origin == LEFT_OUT:
+        return [f"# {LEFT_OUT} {choice.slot.variable}={choice.pinned}"]
+    return [
+        f"# {PINNED} {choice.slot.variable}={choice.pinned}",
+        f"{choice.slot.variable}={choice.name}",
+    ]

@@ -1,0 +1,268 @@
+"""Starting and stopping the bundle."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agl.errors import EnvironmentFault
+from agl.ops import docker_install, dockercli
+from agl.ops.choices import Choices
+from agl.ops.compose import Compose, last_line
+from agl.ops.console import Console, can_ask
+from agl.ops.engine import Container, Engine
+from agl.ops.health import FAILED, STARTING, ServiceHealth
+from agl.ops.images import ImageOptions, ImageStep
+from agl.ops.layout import Layout
+from agl.ops.permission import with_docker_group
+from agl.ops.preflight import INSTALL, JOIN_GROUP, WARN, Check, failures, render, run_checks
+from agl.ops.transport import Transport
+from agl.ops.view import View, Watcher, progress_lines, summary, watcher
+
+LOOK_SECONDS = 0.5
+DAEMON_SECONDS = 15
+LOG_LINES = 15
+ERROR_LINES = 3
+_ERROR = re.compile(r"\b(error|fatal|panic|exception|cannot|failed)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """What ``up`` was told.
+
+    Attributes:
+        mode: One of ``layout.MODES``.
+        yes: Questions are taken as answered with yes.
+        images: How images may be come by.
+        offline: Archive to take the images from; ``None`` for none.
+        timeout: Seconds to wait until everything is healthy.
+        keep: Containers of a failed start are left to be looked at.
+    """
+
+    mode: str
+    yes: bool = False
+    images: ImageOptions = field(default_factory=ImageOptions)
+    offline: Path | None = None
+    timeout: float = 300.0
+    keep: bool = False
+
+
+def up(layout: Layout, console: Console, options: UpOptions) -> None:
+    """Preflight, Docker, images, start, wait, summary; run twice it changes nothing.
+
+    Raises EnvironmentFault with one clear line at the first thing in the way; what this run
+    started is stopped then. KeyboardInterrupt passes through after the same.
+    """
+    compose_file = layout.compose_file(options.mode)
+    if not compose_file.is_file():
+        raise EnvironmentFault(f"{compose_file} is missing", remedy="git checkout compose")
+    ready_machine(layout, console, options)
+    engine = Engine.connect(layout)
+    choices = _images(layout, engine, console, options)
+    compose = Compose(layout, options.mode, choices.overrides())
+    view = Start(engine, compose, console, options).run(watcher(layout, engine, compose))
+    console.line()
+    console.heading("The bundle is up.")
+    for line in summary(layout, engine, view):
+        console.line(line)
+
+
+def ready_machine(layout: Layout, console: Console, options: UpOptions) -> None:
+    """Preflight, and Docker installed if that is all that is missing and it is agreed to."""
+    checks = run_checks(layout, options.mode)
+    wrong = failures(checks)
+    if wrong and all(check.by_up == INSTALL for check in wrong):
+        install_docker(layout, console, yes=options.yes)
+        checks = run_checks(layout, options.mode)
+        wrong = failures(checks)
+    if [check.by_up for check in wrong] == [JOIN_GROUP]:
+        with_docker_group(layout.environ, console, yes=options.yes)
+    if wrong:
+        raise _not_ready(wrong)
+    console.mark("ok", f"this machine is ready ({len(checks)} checks)")
+    for check in checks:
+        # What is lowered is told with the images, once and where it is done.
+        if check.status == WARN and check.name != "AGL_NOFILE":
+            console.mark("warn", f"{check.name}: {check.found}")
+
+
+def _not_ready(wrong: list[Check]) -> EnvironmentFault:
+    if len(wrong) == 1:
+        return EnvironmentFault(f"{wrong[0].name}: {wrong[0].found}", remedy=wrong[0].fix)
+    print(render(wrong), file=sys.stderr)
+    names = ", ".join(check.name for check in wrong)
+    return EnvironmentFault(f"this machine is not ready: {names}", remedy="see the fixes above")
+
+
+def install_docker(layout: Layout, console: Console, *, yes: bool) -> None:
+    """Say what would be installed and install it after consent. Raises EnvironmentFault."""
+    plan = docker_install.plan_here(dockercli.read_docker(layout.environ))
+    console.heading("Docker with Compose and buildx is needed. This would be done as root:")
+    for line in plan.describe():
+        console.line(f"  - {line}")
+    if not yes:
+        if not can_ask():
+            raise EnvironmentFault(
+                "Docker is not complete, and there is no terminal to ask whether to install it",
+                remedy="run it again with --yes",
+            )
+        if not console.ask("Do that now?"):
+            raise EnvironmentFault("nothing was installed", remedy="install Docker, or say yes")
+    with console.step("installing Docker") as progress:
+        docker_install.carry_out(plan, layout.environ, lambda line: progress.update([line]))
+        _wait_for_daemon(layout)
+        progress.conclude("installed Docker")
+
+
+def _wait_for_daemon(layout: Layout) -> None:
+    """A daemon that was just installed needs a moment; one that never comes is found later."""
+    deadline = time.monotonic() + DAEMON_SECONDS
+    while time.monotonic() < deadline:
+        docker = dockercli.read_docker(layout.environ)
+        if docker.reachable or docker.denied:
+            return
+        time.sleep(LOOK_SECONDS)
+
+
+def _images(layout: Layout, engine: Engine, console: Console, options: UpOptions) -> Choices:
+    if options.offline:
+        return Transport(layout, engine, console).load(options.offline)
+    return ImageStep(layout, engine, console, options.images).prepare(options.mode)
+
+
+@dataclass
+class Start:
+    """One start of the bundle; undoes itself when it fails."""
+
+    engine: Engine
+    compose: Compose
+    console: Console
+    options: UpOptions
+
+    def run(self, watch: Watcher) -> View:
+        """Start and wait until everything is ready. Raises EnvironmentFault when it does not."""
+        before = self.engine.containers()
+        watch.restarts_before = {container.id: container.restarts for container in before}
+        try:
+            with self.console.step("starting") as progress:
+                view = self._wait(watch, before, progress.update)
+                progress.conclude(f"{len(view.health)} services are healthy{_targets(view)}")
+        except (EnvironmentFault, KeyboardInterrupt):
+            if not self.options.keep:
+                self._undo(before)
+            raise
+        return view
+
+    def _wait(
+        self, watch: Watcher, before: list[Container], show: Callable[[list[str]], None]
+    ) -> View:
+        deadline = time.monotonic() + self.options.timeout
+        past = {(container.id, container.started_at) for container in before}
+        arguments = ("up", "--detach", "--no-build", "--pull", "never", "--remove-orphans")
+        with self.compose.start(*arguments) as running:
+            while True:
+                # Asked first: what is seen after the end of `compose up` is the outcome.
+                code = running.code()
+                view = watch.look()
+                show(progress_lines(view))
+                failed = view.of(FAILED) if code is not None else _new(view, past)
+                if failed:
+                    self._fail(view, failed[0].service, failed[0].detail)
+                if code:
+                    raise EnvironmentFault(f"docker compose up: {last_line(running.output())}")
+                if code == 0 and view.ready:
+                    return view
+                if time.monotonic() > deadline:
+                    self._fail(view, *self._late(view))
+                time.sleep(LOOK_SECONDS)
+
+    def _late(self, view: View) -> tuple[str, str]:
+        """The service that is not ready in time, and how that shows."""
+        after = f"after {self.options.timeout:.0f} s"
+        for item in view.of(STARTING):
+            return item.service, f"{item.detail} {after}"
+        for target in view.targets or ():
+            if target.health != "up":
+                reason = target.error or "not scraped yet"
+                return "prometheus", f"its target {target.job} is not up {after}: {reason}"
+        return "prometheus", f"no scrape target shows {after}"
+
+    def _fail(self, view: View, service: str, detail: str) -> None:
+        container = next((item for item in view.containers if item.service == service), None)
+        if container:
+            lines = telling(self.engine.logs(container.id, LOG_LINES * 20))
+            print(f"last lines of {service}:", file=sys.stderr)
+            print("\n".join(f"      {line}" for line in lines), file=sys.stderr)
+        kept = "its containers were kept" if self.options.keep else "what was started is stopped"
+        raise EnvironmentFault(
+            f"{service}: {detail} ({kept})",
+            remedy="see its last lines above; --keep leaves the containers to be looked at",
+        )
+
+    def _undo(self, before: list[Container]) -> None:
+        """Stop what this run started: containers that are new, or that did not run before."""
+        ran = {container.id for container in before if container.running}
+        started = [item for item in self.engine.containers() if item.id not in ran]
+        with self.console.step("stopping what was started"):
+            if ran:
+                self.engine.stop(item.id for item in started)
+            else:
+                self.compose.run("down", "--remove-orphans")
+
+
+def telling(lines: list[str]) -> list[str]:
+    """The last lines of a log, and before them the last ones that speak of an error.
+
+    A program that answers a bad option with its whole help says what was wrong far above.
+    """
+    early, tail = lines[:-LOG_LINES], lines[-LOG_LINES:]
+    errors = list(dict.fromkeys(line for line in early if _ERROR.search(line)))[-ERROR_LINES:]
+    return [*errors, *(["..."] if errors else []), *tail]
+
+
+def _new(view: View, past: set[tuple[str, str]]) -> list[ServiceHealth]:
+    """Failures of this start; a container that ended in an earlier one is about to be restarted."""
+    old = {item.service for item in view.containers if (item.id, item.started_at) in past}
+    return [item for item in view.of(FAILED) if item.service not in old]
+
+
+def _targets(view: View) -> str:
+    return f", {view.targets_up} scrape targets are up" if view.targets else ""
+
+
+def down(layout: Layout, console: Console, *, volumes: bool) -> None:
+    """Stop and remove the bundle, with its data if ``volumes``; fine when nothing is there."""
+    engine = Engine.connect(layout)
+    with console.step("stopping") as progress:
+        containers = engine.containers()
+        _compose_down(layout, containers)
+        for container in engine.containers():
+            engine.stop([container.id])
+        names, networks = engine.leftovers()
+        for network in networks:
+            engine.remove_network(network)
+        for volume in names if volumes else ():
+            engine.remove_volume(volume)
+        progress.conclude(_removed(len(containers), names, volumes=volumes))
+
+
+def _compose_down(layout: Layout, containers: list[Container]) -> None:
+    """Compose stops services in the order of their dependencies; any mode's file will do."""
+    if containers:
+        compose = Compose(layout, "memory")
+        compose.run("--profile", "*", "down", "--remove-orphans")
+
+
+def _removed(containers: int, volumes_found: list[str], *, volumes: bool) -> str:
+    parts = [
+        f"{containers} containers stopped and removed" if containers else "nothing was running"
+    ]
+    if volumes:
+        parts.append(f"{len(volumes_found)} volumes deleted")
+    elif volumes_found:
+        parts.append(f"{len(volumes_found)} volumes with data kept (--volumes deletes them)")
+    return ", ".join(parts)

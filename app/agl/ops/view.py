@@ -1,0 +1,212 @@
+"""Everything there is to see about a running bundle, gathered once and shown in several ways."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from agl.errors import EnvironmentFault
+from agl.ops.choices import SLOTS, remember
+from agl.ops.compose import Compose, Service
+from agl.ops.engine import Container, Engine
+from agl.ops.health import (
+    READY,
+    STARTING,
+    Endpoint,
+    ServiceHealth,
+    Target,
+    endpoints,
+    fetch,
+    judge,
+    read_targets,
+)
+from agl.ops.layout import Layout
+from agl.ops.secrets import API_TOKEN, read_secret
+
+_PUBLISHED = (
+    ("app", "4747/tcp", "AGL_BIND", "AGL_PORT"),
+    ("grafana", "3000/tcp", "AGL_GRAFANA_BIND", "AGL_GRAFANA_PORT"),
+    ("prometheus", "9090/tcp", "AGL_PROMETHEUS_BIND", "AGL_PROMETHEUS_PORT"),
+)
+_LISTEN = "--web.listen-address="
+
+
+@dataclass(frozen=True)
+class View:
+    """One look at the bundle."""
+
+    containers: tuple[Container, ...]
+    health: tuple[ServiceHealth, ...]
+    targets: tuple[Target, ...] | None
+    endpoints: Mapping[str, Endpoint]
+
+    @property
+    def targets_up(self) -> int:
+        return sum(target.health == "up" for target in self.targets or ())
+
+    @property
+    def ready(self) -> bool:
+        """Every service is ready and, where there is a Prometheus, every target is up."""
+        return all(item.state == READY for item in self.health) and self.scraped
+
+    @property
+    def scraped(self) -> bool:
+        if "prometheus" not in self.endpoints:
+            return True
+        return bool(self.targets) and self.targets_up == len(self.targets or ())
+
+    def of(self, state: str) -> list[ServiceHealth]:
+        return [item for item in self.health if item.state == state]
+
+
+@dataclass
+class Watcher:
+    """Looks at a bundle again and again."""
+
+    layout: Layout
+    engine: Engine
+    services: Mapping[str, Service]
+    variables: Mapping[str, str]
+    restarts_before: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def look(self) -> View:
+        """One look: the daemon is asked once, the endpoints at the same time."""
+        containers = self.engine.containers()
+        known = endpoints(self.variables, self.services)
+        running = {container.service for container in containers if container.running}
+        asked = [endpoint for endpoint in known.values() if endpoint.service in running]
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            answers = list(pool.map(_answers, asked))
+        reached = {
+            endpoint.service: answer for endpoint, answer in zip(asked, answers, strict=True)
+        }
+        targets = read_targets(known["prometheus"].url) if reached.get("prometheus") else None
+        return View(
+            containers=tuple(containers),
+            health=tuple(judge(self.services, containers, reached, self.restarts_before)),
+            targets=None if targets is None else tuple(targets),
+            endpoints=known,
+        )
+
+
+def _answers(endpoint: Endpoint) -> bool:
+    return fetch(endpoint.probe) is not None
+
+
+def watcher(layout: Layout, engine: Engine, compose: Compose) -> Watcher:
+    """A watcher for the services that ``compose`` starts."""
+    return Watcher(
+        layout=layout,
+        engine=engine,
+        services=compose.services(),
+        variables={**layout.variables(), **compose.overrides},
+    )
+
+
+def as_running(containers: Iterable[Container]) -> dict[str, str]:
+    """The variables of addresses and ports that the containers were started with.
+
+    They may differ from what is set now: somebody else, or another shell, has started the bundle.
+    """
+    found: dict[str, str] = {}
+    for container in containers:
+        for service, port, bind_name, port_name in _PUBLISHED:
+            if container.service == service and port in container.published:
+                found[bind_name], found[port_name] = container.published[port]
+        for argument in container.command:
+            if container.service == "node-exporter" and argument.startswith(_LISTEN):
+                address, _, port = argument.removeprefix(_LISTEN).rpartition(":")
+                found["AGL_GATEWAY"], found["AGL_NODE_EXPORTER_PORT"] = address, port
+    return found
+
+
+def progress_lines(view: View) -> list[str]:
+    """One line a service, for a display that is drawn anew."""
+    width = max((len(item.service) for item in view.health), default=0)
+    marks = {READY: "✓", STARTING: "·"}
+    lines = [
+        f"{marks.get(item.state, '✗')} {item.service:<{width}}  {item.detail}"
+        for item in view.health
+    ]
+    if view.targets is not None:
+        lines.append(f"{'✓' if view.scraped else '·'} scrape targets  {_share(view)}")
+    return lines
+
+
+def _share(view: View) -> str:
+    down = [target.job for target in view.targets or () if target.health != "up"]
+    waiting = f", waiting for {', '.join(down)}" if down else ""
+    return f"{view.targets_up} of {len(view.targets or ())} up{waiting}"
+
+
+def summary(layout: Layout, engine: Engine, view: View) -> list[str]:
+    """Where everything is: addresses, where passwords are, the client's URL, what is missing."""
+    variables = layout.variables()
+    rows = [("store", view.endpoints["app"].url)] if "app" in view.endpoints else []
+    client = client_url(variables, engine) if rows else ""
+    if client:
+        rows.append(("client URL", client))
+    if "grafana" in view.endpoints:
+        rows.append(("Grafana", f"{view.endpoints['grafana'].url}  (user admin)"))
+        rows.append(("  password", f"{_command(layout)} secrets show grafana-admin-password"))
+    if "prometheus" in view.endpoints:
+        rows.append(("Prometheus", view.endpoints["prometheus"].url))
+    rows.extend(("left out", title) for title in missing(layout, view))
+    rows.append(("look / stop", f"{_script(layout, 'status')} , {_script(layout, 'down')}"))
+    return [f"  {name:<12} {text}" for name, text in rows]
+
+
+def missing(layout: Layout, view: View) -> list[str]:
+    """Services that were left out since their image is not to be had, with the image."""
+    known = remember(layout)
+    present = {container.service for container in view.containers}
+    return [
+        f"{SLOTS[variable].title} ({pinned} cannot be pulled here)"
+        for variable, pinned in known.left_out.items()
+        if "prometheus" in view.endpoints and SLOTS[variable].title not in present
+    ]
+
+
+def client_url(variables: Mapping[str, str], engine: Engine) -> str:
+    """What a client on another machine is given: with the token, only if the port is open.
+
+    An empty string when the store listens on loopback only.
+    """
+    bind = variables.get("AGL_BIND") or "127.0.0.1"
+    address = ipaddress.ip_address(bind)
+    if address.is_loopback:
+        return ""
+    host = "THIS-HOST" if address.is_unspecified else f"[{bind}]" if ":" in bind else bind
+    if address.is_unspecified:
+        host = outside_address() or host
+    token = read_secret(engine, API_TOKEN)
+    return f"http://agl:{token}@{host}:{variables.get('AGL_PORT') or '4747'}"
+
+
+def outside_address() -> str:
+    """The IPv4 address this machine uses towards its default route; empty without one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # A datagram socket only looks up the route; nothing is sent.
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return ""
+
+
+def require_containers(containers: Iterable[Container], project: str) -> None:
+    """Raises EnvironmentFault when the bundle is not there at all."""
+    if not list(containers):
+        raise EnvironmentFault(f"nothing of {project!r} is running", remedy="start it: scripts/up")
+
+
+def _script(layout: Layout, name: str) -> str:
+    return f'"{path}"' if " " in (path := str(layout.root / "scripts" / name)) else path
+
+
+def _command(layout: Layout) -> str:
+    path = str(layout.root / ".venv" / "bin" / "agl-stack")
+    return f'"{path}" stack' if " " in path else f"{path} stack"

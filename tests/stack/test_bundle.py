@@ -1,0 +1,157 @@
+"""The running bundle: who may reach and read what, and what it tells Prometheus."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from bundle import COMPOSE_FILE, VARIABLES, Stack, docker
+
+import agl
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+SERVICES = ("app", "app-exporter", "node-exporter", "prometheus")
+
+
+def test_every_target_is_up_and_says_which_host(stack: Stack) -> None:
+    found = {item["metric"]["job"]: item for item in stack.query("up")}
+    assert set(found) == {"app", "node", "prometheus"}
+    for job, item in found.items():
+        assert item["value"][1] == "1", job
+        assert item["metric"]["host"] == socket.gethostname()
+        assert item["metric"]["instance"]
+
+
+def test_node_exporter_sees_the_hosts_interfaces(stack: Stack) -> None:
+    ours = {name for _, name in socket.if_nameindex() if not name.startswith(("lo", "veth"))}
+    seen = {item["metric"]["device"] for item in stack.query("node_network_info")}
+    assert ours & seen, f"host has {ours}, node-exporter shows {seen}"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_service_is_hardened(stack: Stack, service: str) -> None:
+    host = stack.container(service)["HostConfig"]
+    assert host["ReadonlyRootfs"]
+    assert host["CapDrop"] == ["ALL"]
+    assert not host["CapAdd"]
+    assert any(option.startswith("no-new-privileges") for option in host["SecurityOpt"])
+    assert host["RestartPolicy"]["Name"] == "unless-stopped"
+    assert host["Memory"] > 0
+    assert host["PidsLimit"] > 0
+    assert host["LogConfig"]["Config"]["max-size"]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_no_process_is_root(stack: Stack, service: str) -> None:
+    pid = stack.container(service)["State"]["Pid"]
+    uids = next(
+        line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "Uid:" in line
+    )
+    assert "0" not in uids.split()[1:]
+
+
+@pytest.mark.usefixtures("stack")
+def test_nothing_listens_beyond_loopback_and_the_bridge() -> None:
+    listening = subprocess.run(
+        ["ss", "-Hltn"], check=True, capture_output=True, text=True
+    ).stdout.split("\n")
+    ports = {VARIABLES[name] for name in VARIABLES if name.endswith("_PORT")}
+    addresses = [line.split()[3] for line in listening if line]
+    ours = [address for address in addresses if address.rpartition(":")[2] in ports]
+    assert len(ours) >= 3
+    for address in ours:
+        assert address.rpartition(":")[0] in {"127.0.0.1", VARIABLES["AGL_GATEWAY"]}, address
+
+
+def test_secrets_belong_to_their_consumers_alone(stack: Stack) -> None:
+    listing = docker(
+        *("run", "--rm", "--volume", f"{stack.project}_secrets:/s:ro", "--entrypoint", "stat"),
+        *("--user", "0", stack.container("app")["Config"]["Image"]),
+        *("-c", "%n %a %u", "/s/api-token", "/s/grafana-admin-password"),
+    )
+    assert listing.split("\n")[:2] == [
+        "/s/api-token 400 10001",
+        "/s/grafana-admin-password 400 472",
+    ]
+
+
+def test_second_up_changes_nothing(stack: Stack) -> None:
+    before = {name: stack.container(name) for name in SERVICES}
+    stack.script("up", "--yes")
+    after = {name: stack.container(name) for name in SERVICES}
+    for name in SERVICES:
+        assert after[name]["Id"] == before[name]["Id"], name
+        assert after[name]["State"]["StartedAt"] == before[name]["State"]["StartedAt"], name
+
+
+def test_status_agrees(stack: Stack) -> None:
+    said = stack.script("status")
+    for service in SERVICES:
+        assert service in said
+
+
+def test_plain_compose_command_runs_what_scripts_up_started(stack: Stack) -> None:
+    """The command of the README, with the local images named through the variables."""
+    before = stack.container("app")["Id"]
+    images = (stack.root / "compose" / ".env.images").read_text()
+    local = dict(
+        line.split("=", 1) for line in images.splitlines() if "=" in line and line[0] != "#"
+    )
+    subprocess.run(
+        ["docker", "compose", "-f", COMPOSE_FILE, "up", "--detach"],
+        cwd=stack.root / "compose",
+        env={**stack.environ, **local},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    assert stack.container("app")["Id"] == before
+
+
+def test_beyond_loopback_the_token_is_demanded(stack: Stack) -> None:
+    """The same clone, published on the address of the bridge: what another machine would see."""
+    bind = VARIABLES["AGL_GATEWAY"]
+    other = Stack(stack.root, {**stack.environ, "AGL_BIND": bind})
+    url = f"http://{bind}:{VARIABLES['AGL_PORT']}"
+    try:
+        said = other.script("up", "--yes")
+        assert httpx.get(f"{url}/v1/agl/health").status_code == 200
+        assert httpx.get(f"{url}/v1/agl/statistics").status_code == 401
+        token = other.script("up", "--yes").partition("http://agl:")[2].partition("@")[0]
+        assert token
+        assert f"http://agl:{token}@{bind}" in said
+        answer = httpx.get(f"{url}/v1/agl/statistics", auth=("agl", token))
+        assert answer.status_code == 200
+    finally:
+        stack.script("up", "--yes")
+    assert httpx.get(f"{stack.store_url}/v1/agl/statistics").status_code == 200
+
+
+def test_status_fails_while_a_service_is_down(stack: Stack) -> None:
+    docker("stop", f"{stack.project}-app-exporter-1")
+    try:
+        done = subprocess.run(
+            [stack.root / "scripts" / "status"],
+            env=stack.environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 1
+        assert "app-exporter" in done.stdout + done.stderr
+    finally:
+        stack.script("up", "--yes")
+
+
+def test_health_tells_which_instance(stack: Stack) -> None:
+    first = httpx.get(f"{stack.store_url}/v1/agl/health").json()
+    time.sleep(0.1)
+    second = httpx.get(f"{stack.store_url}/v1/agl/health").json()
+    assert first["status"] == "ok"
+    assert first["instance_id"] == second["instance_id"]
+    assert first["version"] == agl.__version__

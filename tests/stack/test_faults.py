@@ -1,0 +1,79 @@
+"""kill -9 in the middle of a training: everything comes back, and no count is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+from bundle import Stack
+
+from agl.store.client_server import LightningStoreClient
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+SCRAPES = 12.0  # seconds: two scrape intervals and some
+
+
+async def run_rollouts(client: LightningStoreClient, count: int) -> None:
+    for number in range(count):
+        rollout = await client.start_rollout({"task": number}, mode="test")
+        await client.update_attempt(
+            rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded"
+        )
+
+
+def with_client(stack: Stack, work: Callable[[LightningStoreClient], Awaitable[None]]) -> None:
+    async def run() -> None:
+        client = LightningStoreClient(stack.store_url)
+        try:
+            await work(client)
+        finally:
+            await client.close()
+
+    asyncio.run(run())
+
+
+def finished(stack: Stack) -> float:
+    return stack.value("sum(agl_rollouts_total)")
+
+
+@pytest.mark.parametrize("service", ["app", "app-exporter"])
+def test_counters_survive_the_death_of(stack: Stack, service: str) -> None:
+    with_client(stack, lambda client: run_rollouts(client, 10))
+    time.sleep(SCRAPES)
+    before = finished(stack)
+    restarts = stack.container(service)["RestartCount"]
+
+    stack.kill(service)
+    stack.wait_for_restart(service, restarts)
+    with_client(stack, lambda client: run_rollouts(client, 5))
+    time.sleep(SCRAPES)
+
+    assert finished(stack) == before + 5
+
+
+def test_prometheus_comes_back_with_its_data(stack: Stack) -> None:
+    time.sleep(SCRAPES)
+    before = stack.value("sum(count_over_time(up[1h]))")
+    restarts = stack.container("prometheus")["RestartCount"]
+    stack.kill("prometheus")
+    stack.wait_for_restart("prometheus", restarts)
+    assert stack.value("sum(count_over_time(up[1h]))") >= before
+
+
+def test_a_client_outlives_the_death_of_the_store(stack: Stack) -> None:
+    """Its call is retried until the store is back; what the memory store held is gone."""
+    restarts = stack.container("app")["RestartCount"]
+
+    async def work(client: LightningStoreClient) -> None:
+        await client.enqueue_rollout({"task": "lost with the process"})
+        stack.kill("app")
+        rollout = await client.enqueue_rollout({"task": "after the death"})
+        claimed = await client.dequeue_rollout()
+        assert claimed is not None
+        assert claimed.rollout_id == rollout.rollout_id
+
+    with_client(stack, work)
+    stack.wait_for_restart("app", restarts)

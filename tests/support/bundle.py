@@ -1,0 +1,135 @@
+"""A bundle for tests: a clone of this tree under its own project name, ports and subnet, so that
+it can stand beside a bundle in use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE_FILE = "compose.prometheus-memory-store.yml"
+VARIABLES = {
+    "COMPOSE_PROJECT_NAME": "agl-stack-test",
+    "AGL_PORT": "14747",
+    "AGL_GRAFANA_PORT": "19091",
+    "AGL_PROMETHEUS_PORT": "19090",
+    "AGL_NODE_EXPORTER_PORT": "19100",
+    "AGL_SUBNET": "172.31.248.0/24",
+    "AGL_GATEWAY": "172.31.248.1",
+}
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The bundle of a clone."""
+
+    root: Path
+    environ: dict[str, str]
+
+    @property
+    def store_url(self) -> str:
+        return f"http://127.0.0.1:{VARIABLES['AGL_PORT']}"
+
+    @property
+    def prometheus_url(self) -> str:
+        return f"http://127.0.0.1:{VARIABLES['AGL_PROMETHEUS_PORT']}"
+
+    @property
+    def project(self) -> str:
+        return VARIABLES["COMPOSE_PROJECT_NAME"]
+
+    def script(self, name: str, *arguments: str, timeout: float = 600) -> str:
+        """Run scripts/NAME of the clone; what it printed. Fails the test when it fails."""
+        done = subprocess.run(
+            [self.root / "scripts" / name, *arguments],
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        assert done.returncode == 0, f"scripts/{name} {arguments}:\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def container(self, service: str) -> dict[str, Any]:
+        """What `docker inspect` says of a service's container."""
+        name = f"{self.project}-{service}-1"
+        return json.loads(docker("inspect", name))[0]
+
+    def kill(self, service: str) -> None:
+        """SIGKILL to the process inside, past Docker, which therefore restarts it."""
+        os.kill(self.container(service)["State"]["Pid"], 9)
+
+    def wait_for_restart(self, service: str, restarts_before: int, timeout: float = 60) -> None:
+        """Until the service runs again, healthy where it has a healthcheck."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            found = self.container(service)
+            state = found["State"]
+            health = state.get("Health", {"Status": "healthy"})["Status"]
+            if found["RestartCount"] > restarts_before and state["Running"] and health == "healthy":
+                return
+            time.sleep(0.5)
+        raise AssertionError(f"{service} did not come back within {timeout} s: {found['State']}")
+
+    def query(self, expr: str) -> list[dict[str, Any]]:
+        """The instant vector of a PromQL expression."""
+        answer = httpx.get(f"{self.prometheus_url}/api/v1/query", params={"query": expr})
+        body = answer.json()
+        assert body["status"] == "success", body
+        return body["data"]["result"]
+
+    def value(self, expr: str) -> float:
+        """The one value of an expression."""
+        result = self.query(expr)
+        assert len(result) == 1, f"{expr}: {result}"
+        return float(result[0]["value"][1])
+
+
+def docker(*arguments: str) -> str:
+    done = subprocess.run(["docker", *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, f"docker {arguments}: {done.stderr}"
+    return done.stdout
+
+
+def leftovers(project: str) -> dict[str, list[str]]:
+    """Containers, volumes and networks that still carry the project's label."""
+    label = f"label=com.docker.compose.project={project}"
+    return {
+        kind: docker(*command, "--quiet", "--filter", label).split()
+        for kind, command in {
+            "containers": ("ps", "--all"),
+            "volumes": ("volume", "ls"),
+            "networks": ("network", "ls"),
+        }.items()
+    }
+
+
+def clone_to(target: Path) -> Path:
+    """The tree as git would hand it out, with what is not committed yet, for its owner alone."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        source, copy = ROOT / name, target / name
+        if not source.is_file():
+            continue
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, copy)
+        copy.chmod(0o700 if os.access(source, os.X_OK) else 0o600)
+    for folder in (target, *(path for path in target.rglob("*") if path.is_dir())):
+        folder.chmod(0o700)
+    return target
