@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -11,15 +10,14 @@ from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
 
-from agl.store.base import LightningStore, LightningStoreCapabilities
+from rest_support import SwitchStore, launcher_args
+
+from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.store.rest.client import LONGEST_WAIT_SECONDS, LightningStoreClient
 from agl.store.rest.server import LightningStoreServer
 from agl.types import Rollout
-from agl.utils.listening import free_port
-from agl.utils.server_launcher import LaunchMode, PythonServerLauncherArgs
-
-LOOPBACK = "127.0.0.1"
+from agl.utils.server_launcher import LaunchMode
 
 
 class PatientClient(LightningStoreClient):
@@ -41,40 +39,6 @@ class PatientClient(LightningStoreClient):
                 return found
 
 
-class SwitchStore(LightningStore):
-    """Hands every call to ``inner``, so that one server can serve a fresh store to each test."""
-
-    def __init__(self) -> None:
-        self.inner = InMemoryLightningStore(thread_safe=True)
-
-    @property
-    def capabilities(self) -> LightningStoreCapabilities:
-        return self.inner.capabilities
-
-
-def _hand_on(name: str) -> Any:
-    async def call(self: SwitchStore, *args: Any, **kwargs: Any) -> Any:
-        return await getattr(self.inner, name)(*args, **kwargs)
-
-    return call
-
-
-for _name, _method in vars(LightningStore).items():
-    if inspect.iscoroutinefunction(_method):
-        setattr(SwitchStore, _name, _hand_on(_name))
-
-
-def _server(store: LightningStore, mode: LaunchMode) -> LightningStoreServer:
-    args = PythonServerLauncherArgs(
-        host=LOOPBACK,
-        access_host=LOOPBACK,
-        port=free_port(LOOPBACK),
-        launch_mode=mode,
-        healthcheck_url="/v1/agl/health",
-    )
-    return LightningStoreServer(store, launcher_args=args)
-
-
 @cache
 def _loop_elsewhere() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
@@ -86,7 +50,7 @@ def _loop_elsewhere() -> asyncio.AbstractEventLoop:
 def _shared_server(mode: LaunchMode) -> tuple[SwitchStore, LightningStoreServer]:
     """Started once, for all tests: starting and stopping costs more than a test."""
     switch = SwitchStore()
-    server = _server(switch, mode)
+    server = LightningStoreServer(switch, launcher_args=launcher_args(launch_mode=mode))
     asyncio.run_coroutine_threadsafe(server.start(), _loop_elsewhere()).result()
     return switch, server
 
