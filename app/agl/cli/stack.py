@@ -140,7 +140,8 @@ def _prepare_images(options: argparse.Namespace) -> int:
     console.line(f"wrote {layout.images_env_file}; the plain command is now:")
     console.line(f"  cd {_quoted(layout.compose_dir)}")
     file = layout.compose_file(options.mode).name
-    console.line(f"  docker compose --env-file .env --env-file .env.images -f {file} up")
+    env_files = " ".join(f"--env-file {path.name}" for path in layout.env_files)
+    console.line(f"  docker compose {env_files} -f {file} up")
     return 0
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from agl.errors import EnvironmentFault
+from agl.ops.engine import Container, Engine
 from agl.ops.layout import Layout
 from agl.ops.shapes import mapping, parsed
 
@@ -87,6 +88,14 @@ class Compose:
             )
             for name, service in services.items()
         }
+
+    def would_recreate(self, engine: Engine, container: Container) -> bool:
+        """Whether `up` replaces a container, since its settings or its image are others now."""
+        _, _, config_hash = self.run("config", "--hash", container.service).strip().partition(" ")
+        image = engine.image(container.image)
+        return config_hash != container.config_hash or (
+            image is not None and image.id != container.image_id
+        )
 
     def start(self, *arguments: str) -> Running:
         """Run in the background, out of reach of the terminal's Ctrl-C."""

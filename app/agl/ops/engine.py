@@ -20,6 +20,7 @@ from agl.ops.shapes import items, mapping, texts
 PROJECT_LABEL = "com.docker.compose.project"
 SERVICE_LABEL = "com.docker.compose.service"
 ONEOFF_LABEL = "com.docker.compose.oneoff"
+CONFIG_HASH_LABEL = "com.docker.compose.config-hash"
 ANSWER_SECONDS = 60
 SILENT_PULL_SECONDS = 45
 SILENT_LOAD_SECONDS = 900
@@ -31,6 +32,7 @@ class Container:
 
     Attributes:
         memory_limit: Bytes; 0 for none.
+        config_hash: Compose's own digest of the settings it was made from.
         published: (host address, host port) by container port, such as ``4747/tcp``.
     """
 
@@ -47,6 +49,7 @@ class Container:
     memory_limit: int
     restart_policy: str
     error: str
+    config_hash: str = ""
     command: tuple[str, ...] = ()
     published: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
@@ -136,6 +139,7 @@ class Engine:
             memory_limit=host.get("Memory") or 0,
             restart_policy=mapping(host.get("RestartPolicy")).get("Name") or "no",
             error=state.get("Error", ""),
+            config_hash=config["Labels"].get(CONFIG_HASH_LABEL, ""),
             command=tuple(texts(config.get("Cmd"))),
             published={
                 port: (str(bound[0]["HostIp"]), str(bound[0]["HostPort"]))

@@ -46,9 +46,15 @@ class Layout:
         return self.compose_dir / ".env.images"
 
     @property
+    def site_env_file(self) -> Path:
+        """The git-ignored file with the settings of this site, if it has any."""
+        return self.compose_dir / "site.env"
+
+    @property
     def env_files(self) -> list[Path]:
         """The env files that exist, in the order in which Compose is given them."""
-        return [path for path in (self.env_file, self.images_env_file) if path.is_file()]
+        files = (self.env_file, self.site_env_file, self.images_env_file)
+        return [path for path in files if path.is_file()]
 
     @property
     def project(self) -> str:
@@ -63,8 +69,8 @@ class Layout:
         return effective(self.env_files, self.environ)
 
     def pinned(self) -> dict[str, str]:
-        """The variables without what ``images`` wrote: the versions this checkout asks for."""
-        return effective([self.env_file], self.environ)
+        """The variables without what ``images`` wrote: the versions this site asks for."""
+        return effective([self.env_file, self.site_env_file], self.environ)
 
 
 def check_mode(mode: str) -> str:

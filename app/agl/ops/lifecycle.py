@@ -64,6 +64,7 @@ def up(layout: Layout, console: Console, options: UpOptions) -> None:
     engine = Engine.connect(layout)
     choices = _images(layout, engine, console, options)
     compose = Compose(layout, options.mode, choices.overrides())
+    _agree_to_loss(engine, compose, console, yes=options.yes)
     view = Start(engine, compose, console, options).run(watcher(layout, engine, compose))
     console.line()
     console.heading("The bundle is up.")
@@ -132,6 +133,25 @@ def _images(layout: Layout, engine: Engine, console: Console, options: UpOptions
     if options.offline:
         return Transport(layout, engine, console).load(options.offline)
     return ImageStep(layout, engine, console, options.images).prepare(options.mode)
+
+
+def _agree_to_loss(engine: Engine, compose: Compose, console: Console, *, yes: bool) -> None:
+    """Before a running store is made anew: what it holds in memory goes with it."""
+    stores = [item for item in engine.containers() if item.service == "app" and item.running]
+    if not any(compose.would_recreate(engine, store) for store in stores):
+        return
+    loss = (
+        "the store's settings or image changed: going on makes it anew,"
+        " and the rollouts it holds in memory are lost"
+    )
+    if yes:
+        console.mark("warn", loss)
+    elif not can_ask():
+        raise EnvironmentFault(
+            loss, remedy="nothing was changed; after the training, run it again with --yes"
+        )
+    elif not console.ask(f"{loss}. Go on?"):
+        raise EnvironmentFault("nothing was changed")
 
 
 @dataclass

@@ -155,7 +155,8 @@ def summary(layout: Layout, engine: Engine, view: View) -> list[str]:
     if "prometheus" in view.endpoints:
         rows.append(("Prometheus", view.endpoints["prometheus"].url))
     rows.extend(("left out", title) for title in missing(layout, view))
-    rows.append(("look / stop", f"{_script(layout, 'status')} , {_script(layout, 'down')}"))
+    rows.append(("look", _script(layout, "status")))
+    rows.append(("stop", _script(layout, "down")))
     return [f"  {name:<12} {text}" for name, text in rows]
 
 
