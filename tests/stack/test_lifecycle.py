@@ -20,6 +20,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -218,7 +219,8 @@ class TestFailingStart:
         assert f"of the Docker network {stack.project}_default" in answer.err
         assert second.left("containers", "networks") == []
 
-    def test_ctrl_c(self, second: Second) -> None:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    def test_interrupted(self, second: Second, number: signal.Signals) -> None:
         with subprocess.Popen(
             second.command("up"),
             env=second.environ,
@@ -231,12 +233,21 @@ class TestFailingStart:
             deadline = time.monotonic() + 60
             while not second.left("containers") and time.monotonic() < deadline:
                 time.sleep(0.1)
-            os.killpg(process.pid, signal.SIGINT)
+            os.killpg(process.pid, number)
             _, err = process.communicate(timeout=60)
         assert process.returncode == 130
         assert "Traceback" not in err
         assert "interrupted" in err
         assert second.left("containers", "networks") == []
+
+    def test_two_at_once(self, second: Second) -> None:
+        with ThreadPoolExecutor() as pool:
+            answers = list(pool.map(lambda _: second.run("up", "store"), range(2)))
+        assert [(answer.code, answer.err) for answer in answers] == [(0, "")] * 2
+        assert sum("waiting for its end" in answer.out for answer in answers) == 1
+        with ThreadPoolExecutor() as pool:
+            answers = list(pool.map(lambda _: second.run("down", "--volumes"), range(2)))
+        assert [(answer.code, answer.err) for answer in answers] == [(0, "")] * 2
 
     def test_too_late(self, second: Second) -> None:
         answer = second.run("up", "--timeout", "0.5")

@@ -21,6 +21,7 @@ from agl.ops.layout import Layout
 from agl.ops.permission import with_docker_group
 from agl.ops.preflight import INSTALL, JOIN_GROUP, WARN, Check, failures, render, run_checks
 from agl.ops.transport import Transport
+from agl.ops.turn import interruptible, turn
 from agl.ops.view import View, Watcher, progress_lines, summary, watcher
 
 LOOK_SECONDS = 0.5
@@ -60,11 +61,12 @@ def up(layout: Layout, console: Console, options: UpOptions) -> None:
     compose_file = layout.compose_file(options.mode)
     if not compose_file.is_file():
         raise EnvironmentFault(f"{compose_file} is missing", remedy="git checkout compose")
-    ready_machine(layout, console, options)
-    engine = Engine.connect(layout)
-    choices = _images(layout, engine, console, options)
-    compose = Compose(layout, options.mode, choices.overrides())
-    view = Start(engine, compose, console, options).run(watcher(layout, engine, compose))
+    with turn(layout, console), interruptible():
+        ready_machine(layout, console, options)
+        engine = Engine.connect(layout)
+        choices = _images(layout, engine, console, options)
+        compose = Compose(layout, options.mode, choices.overrides())
+        view = Start(engine, compose, console, options).run(watcher(layout, engine, compose))
     console.line()
     console.heading("The bundle is up.")
     for line in summary(layout, engine, view):
@@ -237,7 +239,7 @@ def _targets(view: View) -> str:
 def down(layout: Layout, console: Console, *, volumes: bool) -> None:
     """Stop and remove the bundle, with its data if ``volumes``; fine when nothing is there."""
     engine = Engine.connect(layout)
-    with console.step("stopping") as progress:
+    with turn(layout, console), console.step("stopping") as progress:
         containers = engine.containers()
         _compose_down(layout, containers)
         for container in engine.containers():
