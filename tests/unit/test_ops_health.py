@@ -43,6 +43,8 @@ RUNNING = Container(
     restart_policy="unless-stopped",
     error="",
 )
+STARVED = replace(RUNNING, out_of_memory=True, exit_code=137, memory_limit=20 << 20)
+TOO_SMALL = "killed since its memory limit of 20 MiB is too small"
 PLAIN = Service("app", "i", one_shot=False, healthcheck=False)
 CHECKED = Service("app", "i", one_shot=False, healthcheck=True)
 ONE_SHOT = Service("app", "i", one_shot=True, healthcheck=False)
@@ -61,6 +63,8 @@ ONE_SHOT = Service("app", "i", one_shot=True, healthcheck=False)
         (PLAIN, replace(RUNNING, restarts=3), None, FAILED, "restarted 3 times"),
         (PLAIN, replace(RUNNING, state="exited", exit_code=2), None, FAILED, "ended with code 2"),
         (PLAIN, replace(RUNNING, state="exited"), None, FAILED, "ended with code 0"),
+        (PLAIN, replace(STARVED, restarts=3), None, FAILED, f"restarted 3 times, {TOO_SMALL}"),
+        (PLAIN, replace(STARVED, state="dead"), None, FAILED, f"ended with code 137, {TOO_SMALL}"),
         (CHECKED, replace(RUNNING, health="starting"), None, STARTING, "not ready yet"),
         (CHECKED, replace(RUNNING, health="healthy"), True, READY, "healthy"),
         (CHECKED, replace(RUNNING, health="healthy"), False, STARTING, "does not answer yet"),

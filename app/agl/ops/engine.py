@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -31,6 +31,7 @@ class Container:
 
     Attributes:
         memory_limit: Bytes; 0 for none.
+        out_of_memory: Its last end was that of a process which wanted more than that.
         published: (host address, host port) by container port, such as ``4747/tcp``.
     """
 
@@ -47,6 +48,7 @@ class Container:
     memory_limit: int
     restart_policy: str
     error: str
+    out_of_memory: bool = False
     command: tuple[str, ...] = ()
     published: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
@@ -136,6 +138,7 @@ class Engine:
             memory_limit=host.get("Memory") or 0,
             restart_policy=mapping(host.get("RestartPolicy")).get("Name") or "no",
             error=state.get("Error", ""),
+            out_of_memory=bool(state.get("OOMKilled")),
             command=tuple(texts(config.get("Cmd"))),
             published={
                 port: (str(bound[0]["HostIp"]), str(bound[0]["HostPort"]))
@@ -146,19 +149,18 @@ class Engine:
 
     def memory_used(self, container_id: str) -> int:
         """Bytes in use without the page cache that can be given back; 0 when not running."""
-        with _translated():
-            stats = cast(
-                "dict[str, Any]",
-                self._api.stats(container_id, stream=False, one_shot=True),
-            )
+        stats: dict[str, Any] = {}
+        with _gone_is_fine(), _translated():
+            stats = self._api.stats(container_id, stream=False, one_shot=True)
         memory = cast("dict[str, Any]", stats.get("memory_stats") or {})
         details = cast("dict[str, int]", memory.get("stats") or {})
         reclaimable = details.get("total_inactive_file", details.get("inactive_file", 0))
         return max(0, int(memory.get("usage") or 0) - int(reclaimable))
 
     def logs(self, container_id: str, lines: int) -> list[str]:
-        """The last lines a container wrote."""
-        with _translated():
+        """The last lines a container wrote; none when there is no log of it to be had."""
+        raw = b""
+        with suppress(EnvironmentFault), _gone_is_fine(), _translated():
             raw = cast("bytes", self._api.logs(container_id, tail=lines))
         return raw.decode(errors="replace").splitlines()
 
@@ -178,15 +180,10 @@ class Engine:
 
     def stop(self, container_ids: Iterable[str]) -> None:
         """Stop and remove containers; those that are gone already are passed over."""
-        from docker.errors import NotFound
-
         for container_id in container_ids:
-            try:
-                with _translated():
-                    self._api.stop(container_id)
-                    self._api.remove_container(container_id, force=True, v=True)
-            except NotFound:
-                continue
+            with _gone_is_fine(), _translated():
+                self._api.stop(container_id)
+                self._api.remove_container(container_id, force=True, v=True)
 
     def image(self, name: str) -> Image | None:
         """The local image of that name or id, or None."""
@@ -267,11 +264,13 @@ class Engine:
         )
 
     def remove_volume(self, name: str) -> None:
-        with _translated():
+        """Delete a volume; one that is gone already is passed over."""
+        with _gone_is_fine(), _translated():
             self._api.remove_volume(name)
 
     def remove_network(self, name: str) -> None:
-        with _translated():
+        """Delete a network; one that is gone already is passed over."""
+        with _gone_is_fine(), _translated():
             self._api.remove_network(name)
 
 
@@ -322,6 +321,15 @@ def _unreachable(reason: str, where: str) -> EnvironmentFault:
         f"the Docker daemon does not answer at {where}",
         remedy="start it (sudo systemctl start docker), or check DOCKER_HOST",
     )
+
+
+@contextmanager
+def _gone_is_fine() -> Generator[None]:
+    """Somebody else may have removed it between a look and the deed."""
+    from docker.errors import NotFound
+
+    with suppress(NotFound):
+        yield
 
 
 @contextmanager

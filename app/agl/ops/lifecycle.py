@@ -195,20 +195,31 @@ class Start:
 
     def _fail(self, view: View, service: str, detail: str) -> None:
         container = next((item for item in view.containers if item.service == service), None)
+        see = ""
         if container:
             lines = telling(self.engine.logs(container.id, LOG_LINES * 20))
-            print(f"last lines of {service}:", file=sys.stderr)
-            print("\n".join(f"      {line}" for line in lines), file=sys.stderr)
+            if lines:
+                print(f"last lines of {service}:", file=sys.stderr)
+                print("\n".join(f"      {line}" for line in lines), file=sys.stderr)
+                see = "see its last lines above; "
         kept = "its containers were kept" if self.options.keep else "what was started is stopped"
         raise EnvironmentFault(
             f"{service}: {detail} ({kept})",
-            remedy="see its last lines above; --keep leaves the containers to be looked at",
+            remedy=f"{see}--keep leaves the containers to be looked at",
         )
 
     def _undo(self, before: list[Container]) -> None:
-        """Stop what this run started: containers that are new, or that did not run before."""
+        """Stop what this run started: containers that are new, or that did not run before.
+
+        A one-shot of an earlier start that has ended again is left as the sign that it was there.
+        """
         ran = {container.id for container in before if container.running}
-        started = [item for item in self.engine.containers() if item.id not in ran]
+        known = {container.id for container in before}
+        started = [
+            item
+            for item in self.engine.containers()
+            if item.id not in ran and (item.running or item.id not in known)
+        ]
         with self.console.step("stopping what was started"):
             if ran:
                 self.engine.stop(item.id for item in started)
