@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import ClassVar, cast
 
 import pytest
 
@@ -26,6 +27,7 @@ from agl.ops.health import (
     read_targets,
 )
 from agl.ops.lifecycle import telling
+from agl.ops.status import running_mode
 from agl.ops.view import View, as_running, client_url, progress_lines
 
 RUNNING = Container(
@@ -204,6 +206,22 @@ class TestView:
 def test_no_client_url_while_the_store_listens_on_loopback() -> None:
     # No daemon behind this engine: the token must not even be asked for.
     assert client_url({"AGL_BIND": "127.0.0.1"}, Engine(None, "agl")) == ""
+
+
+@pytest.mark.parametrize(
+    ("services", "mode"),
+    [
+        (["app", "init"], "store"),
+        (["app"], "store"),
+        ([], "memory"),
+        (["app", "init", "prometheus"], "memory"),
+        (["app", "init", "app-exporter"], "memory"),
+    ],
+)
+def test_mode_of_what_is_there(services: list[str], mode: str) -> None:
+    containers = [replace(RUNNING, service=service) for service in services]
+    engine = cast("Engine", SimpleNamespace(containers=lambda: containers))
+    assert running_mode(engine) == mode
 
 
 class TestTellingLines:

@@ -359,7 +359,17 @@ class TestProgram:
         assert (answer.returncode, answer.stdout) == (1, "")
         assert "docker" in answer.stderr
 
-    @pytest.mark.parametrize("arguments", [["mongo"], ["--bogus"], ["--timeout", "soon"]])
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["mongo"],
+            ["--bogus"],
+            ["--timeout", "soon"],
+            ["--timeout", "0"],
+            ["--timeout", "nan"],
+            ["--off", "file.tar"],
+        ],
+    )
     def test_usage(self, arguments: list[str]) -> None:
         answer = self.run(*arguments)
         assert answer.returncode == 2

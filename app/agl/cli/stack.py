@@ -151,7 +151,7 @@ def _images_archive(argv: list[str], prog: str) -> int:
     from agl.ops.engine import Engine
     from agl.ops.images import ImageOptions, ImageStep
     from agl.ops.layout import DEFAULT_MODE, find_layout
-    from agl.ops.transport import Transport
+    from agl.ops.transport import Transport, check_target
 
     parser = LineParser(prog=f"{prog} {argv[0]}")
     parser.add_argument("file", metavar="FILE", type=Path)
@@ -162,6 +162,7 @@ def _images_archive(argv: list[str], prog: str) -> int:
     if argv[0] == "load":
         transport.load(path)
     else:
+        check_target(path)
         choices = ImageStep(layout, engine, console, ImageOptions()).prepare(DEFAULT_MODE)
         transport.save(path, choices)
     return 0
