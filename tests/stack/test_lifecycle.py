@@ -278,6 +278,17 @@ class TestOpenStore:
         assert second.run("down", "--volumes").code == 0
         assert second.left("containers", "volumes", "networks") == []
 
+    def test_the_size_of_the_metrics_folder_counts_after_down(self, second: Second) -> None:
+        sizes: list[int] = []
+        for size in ("64m", "32m"):
+            up = second.run("up", AGL_MULTIPROC_SIZE=size)
+            assert up.code == 0, up.err
+            name = f"{SECOND['COMPOSE_PROJECT_NAME']}-app-1"
+            code = "import os; s = os.statvfs('/run/agl/multiproc'); print(s.f_blocks * s.f_frsize)"
+            sizes.append(int(docker("exec", name, "/opt/agl/bin/python", "-c", code)))
+            assert "3 volumes with data kept" in second.run("down").out
+        assert sizes == [64 << 20, 32 << 20]
+
     def test_down_of_nothing_is_fine(self, second: Second) -> None:
         answer = second.run("down", "--volumes")
         assert (answer.code, answer.err) == (0, "")

@@ -67,6 +67,20 @@ class Image:
     labels: dict[str, str] = field(default_factory=dict[str, str])
 
 
+@dataclass(frozen=True)
+class Leftovers:
+    """Names of what is left of a project when its containers are gone.
+
+    Attributes:
+        volumes: They hold data.
+        in_memory: Volumes that are a tmpfs, and empty when no container runs.
+    """
+
+    volumes: list[str]
+    in_memory: list[str]
+    networks: list[str]
+
+
 class PullError(Exception):
     """An image could not be pulled; ``answered`` tells whether a registry said no."""
 
@@ -252,15 +266,18 @@ class Engine:
                 if "error" in event:
                     raise EnvironmentFault(f"Docker refused the images: {event['error']}")
 
-    def leftovers(self) -> tuple[list[str], list[str]]:
-        """Names of the project's volumes and networks."""
+    def leftovers(self) -> Leftovers:
+        """The project's volumes and networks."""
         filters = {"label": [f"{PROJECT_LABEL}={self.project}"]}
         with _translated():
             volumes = cast("dict[str, Any]", self._api.volumes(filters=filters))
             networks = cast("list[dict[str, Any]]", self._api.networks(filters=filters))
-        return (
-            [str(item["Name"]) for item in items(volumes.get("Volumes"))],
-            [str(item["Name"]) for item in networks],
+        found = items(volumes.get("Volumes"))
+        in_memory = [item for item in found if mapping(item.get("Options")).get("type") == "tmpfs"]
+        return Leftovers(
+            volumes=[str(item["Name"]) for item in found if item not in in_memory],
+            in_memory=[str(item["Name"]) for item in in_memory],
+            networks=[str(item["Name"]) for item in networks],
         )
 
     def remove_volume(self, name: str) -> None:

@@ -14,7 +14,7 @@ from agl.ops import docker_install, dockercli
 from agl.ops.choices import Choices
 from agl.ops.compose import Compose, last_line
 from agl.ops.console import Console, can_ask
-from agl.ops.engine import Container, Engine
+from agl.ops.engine import Container, Engine, Leftovers
 from agl.ops.health import FAILED, STARTING, ServiceHealth
 from agl.ops.images import ImageOptions, ImageStep
 from agl.ops.layout import Layout
@@ -255,12 +255,13 @@ def down(layout: Layout, console: Console, *, volumes: bool) -> None:
         _compose_down(layout, containers)
         for container in engine.containers():
             engine.stop([container.id])
-        names, networks = engine.leftovers()
-        for network in networks:
+        left = engine.leftovers()
+        for network in left.networks:
             engine.remove_network(network)
-        for volume in names if volumes else ():
+        # A tmpfs is empty by now, and made again by the next start with the size that is set then.
+        for volume in (*left.in_memory, *(left.volumes if volumes else ())):
             engine.remove_volume(volume)
-        progress.conclude(_removed(len(containers), names, volumes=volumes))
+        progress.conclude(_removed(len(containers), left, volumes=volumes))
 
 
 def _compose_down(layout: Layout, containers: list[Container]) -> None:
@@ -270,12 +271,12 @@ def _compose_down(layout: Layout, containers: list[Container]) -> None:
         compose.run("--profile", "*", "down", "--remove-orphans")
 
 
-def _removed(containers: int, volumes_found: list[str], *, volumes: bool) -> str:
+def _removed(containers: int, left: Leftovers, *, volumes: bool) -> str:
     parts = [
         f"{containers} containers stopped and removed" if containers else "nothing was running"
     ]
     if volumes:
-        parts.append(f"{len(volumes_found)} volumes deleted")
-    elif volumes_found:
-        parts.append(f"{len(volumes_found)} volumes with data kept (--volumes deletes them)")
+        parts.append(f"{len(left.volumes) + len(left.in_memory)} volumes deleted")
+    elif left.volumes:
+        parts.append(f"{len(left.volumes)} volumes with data kept (--volumes deletes them)")
     return ", ".join(parts)
