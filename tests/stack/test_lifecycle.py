@@ -267,6 +267,16 @@ class TestOpenStore:
         assert httpx.get(statistics).status_code == 401
         assert httpx.get(statistics, auth=("agl", url[1])).status_code == 200
 
+    def test_a_token_changed_while_the_store_runs(self, copy: Second) -> None:
+        try:
+            assert "newer than" not in copy.run("up", "store", AGL_BIND="0.0.0.0").out
+            (copy.root / "compose/secrets/api-token").write_text("changed-token\n")
+            assert "newer than" in copy.run("up", "store", AGL_BIND="0.0.0.0").out
+            assert copy.run("down").code == 0
+            assert "newer than" not in copy.run("up", "store", AGL_BIND="0.0.0.0").out
+        finally:
+            assert copy.run("down", "--volumes").code == 0
+
     def test_down_keeps_the_data_until_told(self, second: Second) -> None:
         assert second.run("up", "store").code == 0
         token = second.run("secrets", "show", "api-token").out

@@ -25,10 +25,11 @@ from agl.ops.health import (
     fetch,
     judge,
     read_targets,
+    refuses,
 )
 from agl.ops.lifecycle import telling
 from agl.ops.status import running_mode
-from agl.ops.view import View, as_running, client_url, progress_lines
+from agl.ops.view import View, as_running, client_token, progress_lines
 
 RUNNING = Container(
     id="1",
@@ -174,6 +175,13 @@ class TestProbes:
             Target("node", "n:1", "down", "refused"),
         ]
 
+    @pytest.mark.parametrize(("code", "refused"), [(200, False), (401, True), (503, False)])
+    def test_a_token_the_store_does_not_take(
+        self, serve: Callable[[Answer], str], code: int, refused: bool
+    ) -> None:
+        assert refuses(serve((code, b"")), "token") is refused
+        assert not refuses("http://127.0.0.1:1", "token")
+
     def test_what_is_no_prometheus(self, serve: Callable[[Answer], str]) -> None:
         assert read_targets(serve((200, b"<html>"))) is None
 
@@ -205,7 +213,7 @@ class TestView:
 
 def test_no_client_url_while_the_store_listens_on_loopback() -> None:
     # No daemon behind this engine: the token must not even be asked for.
-    assert client_url({"AGL_BIND": "127.0.0.1"}, Engine(None, "agl")) == ""
+    assert client_token({"AGL_BIND": "127.0.0.1"}, Engine(None, "agl")) == ""
 
 
 @pytest.mark.parametrize(

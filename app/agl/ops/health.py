@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, cast
 
 from agl.ops.compose import Service
@@ -80,6 +82,20 @@ def fetch(url: str) -> bytes | None:
             return cast("bytes", response.read())
     except (OSError, ValueError):
         return None
+
+
+def refuses(store: str, token: str) -> bool:
+    """Whether the store at that address demands another token than this one."""
+    request = urllib.request.Request(  # noqa: S310  # an address of our own
+        f"{store}/v1/agl/statistics", headers={"Authorization": f"Bearer {token}"}
+    )
+    try:
+        with _direct.open(request, timeout=PROBE_SECONDS):
+            return False
+    except urllib.error.HTTPError as error:
+        return error.code == HTTPStatus.UNAUTHORIZED
+    except (OSError, ValueError):
+        return False
 
 
 def read_targets(prometheus: str) -> list[Target] | None:
