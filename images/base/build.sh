@@ -17,6 +17,7 @@ set -euo pipefail
 
 readonly SUITE=trixie
 readonly KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
+HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d : -f 6)}
 readonly CACHE_DIR=${XDG_CACHE_HOME:-$HOME/.cache}/agl-stack
 
 tag=debian:$SUITE-slim

@@ -26,6 +26,7 @@ TOOLS = [
     "tar",
     "chown",
     "env",
+    "readlink",
 ]
 
 
@@ -111,6 +112,15 @@ class TestCheck:
         answer = run("./up", "--check", "nonsense", cwd=clone / "scripts")
         assert answer.returncode == 2
         assert "known modes: memory" in answer.stderr
+
+    @pytest.mark.parametrize("name", SCRIPTS)
+    def test_through_a_link(self, clone: Path, tmp_path: Path, name: str) -> None:
+        link = tmp_path / f"agl-{name}"
+        link.symlink_to(clone / "scripts" / name)
+        fake_venv(clone)
+        (clone / ".venv" / "bin" / "agl-stack").symlink_to("/bin/true")
+        answer = run(link, *(["--check", "nonsense"] if name == "up" else []))
+        assert "known modes" in answer.stderr if name == "up" else answer.returncode == 0
 
     def test_what_up_cannot_repair_is_said_before_anything_is_made(self, clone: Path) -> None:
         before = snapshot(clone)

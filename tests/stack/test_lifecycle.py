@@ -20,6 +20,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -218,7 +219,8 @@ class TestFailingStart:
         assert f"of the Docker network {stack.project}_default" in answer.err
         assert second.left("containers", "networks") == []
 
-    def test_ctrl_c(self, second: Second) -> None:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    def test_interrupted(self, second: Second, number: signal.Signals) -> None:
         with subprocess.Popen(
             second.command("up"),
             env=second.environ,
@@ -231,12 +233,21 @@ class TestFailingStart:
             deadline = time.monotonic() + 60
             while not second.left("containers") and time.monotonic() < deadline:
                 time.sleep(0.1)
-            os.killpg(process.pid, signal.SIGINT)
+            os.killpg(process.pid, number)
             _, err = process.communicate(timeout=60)
         assert process.returncode == 130
         assert "Traceback" not in err
         assert "interrupted" in err
         assert second.left("containers", "networks") == []
+
+    def test_two_at_once(self, second: Second) -> None:
+        with ThreadPoolExecutor() as pool:
+            answers = list(pool.map(lambda _: second.run("up", "store"), range(2)))
+        assert [(answer.code, answer.err) for answer in answers] == [(0, "")] * 2
+        assert sum("waiting for its end" in answer.out for answer in answers) == 1
+        with ThreadPoolExecutor() as pool:
+            answers = list(pool.map(lambda _: second.run("down", "--volumes"), range(2)))
+        assert [(answer.code, answer.err) for answer in answers] == [(0, "")] * 2
 
     def test_too_late(self, second: Second) -> None:
         answer = second.run("up", "--timeout", "0.5")
@@ -256,6 +267,16 @@ class TestOpenStore:
         assert httpx.get(statistics).status_code == 401
         assert httpx.get(statistics, auth=("agl", url[1])).status_code == 200
 
+    def test_a_token_changed_while_the_store_runs(self, copy: Second) -> None:
+        try:
+            assert "newer than" not in copy.run("up", "store", AGL_BIND="0.0.0.0").out
+            (copy.root / "compose/secrets/api-token").write_text("changed-token\n")
+            assert "newer than" in copy.run("up", "store", AGL_BIND="0.0.0.0").out
+            assert copy.run("down").code == 0
+            assert "newer than" not in copy.run("up", "store", AGL_BIND="0.0.0.0").out
+        finally:
+            assert copy.run("down", "--volumes").code == 0
+
     def test_down_keeps_the_data_until_told(self, second: Second) -> None:
         assert second.run("up", "store").code == 0
         token = second.run("secrets", "show", "api-token").out
@@ -266,6 +287,17 @@ class TestOpenStore:
         assert second.run("secrets", "show", "api-token").out == token
         assert second.run("down", "--volumes").code == 0
         assert second.left("containers", "volumes", "networks") == []
+
+    def test_the_size_of_the_metrics_folder_counts_after_down(self, second: Second) -> None:
+        sizes: list[int] = []
+        for size in ("64m", "32m"):
+            up = second.run("up", AGL_MULTIPROC_SIZE=size)
+            assert up.code == 0, up.err
+            name = f"{SECOND['COMPOSE_PROJECT_NAME']}-app-1"
+            code = "import os; s = os.statvfs('/run/agl/multiproc'); print(s.f_blocks * s.f_frsize)"
+            sizes.append(int(docker("exec", name, "/opt/agl/bin/python", "-c", code)))
+            assert "3 volumes with data kept" in second.run("down").out
+        assert sizes == [64 << 20, 32 << 20]
 
     def test_down_of_nothing_is_fine(self, second: Second) -> None:
         answer = second.run("down", "--volumes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -135,3 +136,14 @@ def test_writer_folder_that_takes_no_file() -> None:
         prepare_reader_folder(str(folder))
         with pytest.raises(EnvironmentFault, match=r"is not writable for uid \d+ .* - make it"):
             prepare_writer_folder(str(folder))
+
+
+def test_a_full_folder_is_said_before_it_kills_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(EnvironmentFault, match=r"is full - make it larger \(AGL_MULTIPROC_SIZE"):
+        prepare_writer_folder(str(tmp_path))

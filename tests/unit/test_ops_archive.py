@@ -18,6 +18,7 @@ import pytest
 from agl.errors import EnvironmentFault
 from agl.ops import archive
 from agl.ops.archive import ArchivedImage, Manifest, read_manifest, save, verify
+from agl.ops.transport import check_target
 
 IMAGES = [
     ArchivedImage("A_IMAGE", "pinned/a:1", "a:1", "pinned", "sha256:aa", 10, ("l1", "l2")),
@@ -179,6 +180,11 @@ class TestDamage:
 
 
 class TestFailedSave:
+    @pytest.mark.parametrize("name", [".", "..", "/", ""])
+    def test_a_folder_is_no_target(self, name: str) -> None:
+        with pytest.raises(EnvironmentFault, match="is a folder"):
+            check_target(Path(name))
+
     @pytest.fixture(autouse=True)
     def nothing_is_left(self, tmp_path: Path) -> object:
         yield

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import ClassVar, cast
 
 import pytest
 
@@ -24,9 +25,11 @@ from agl.ops.health import (
     fetch,
     judge,
     read_targets,
+    refuses,
 )
 from agl.ops.lifecycle import telling
-from agl.ops.view import View, as_running, client_url, progress_lines
+from agl.ops.status import running_mode
+from agl.ops.view import View, as_running, client_token, progress_lines
 
 RUNNING = Container(
     id="1",
@@ -43,6 +46,8 @@ RUNNING = Container(
     restart_policy="unless-stopped",
     error="",
 )
+STARVED = replace(RUNNING, out_of_memory=True, exit_code=137, memory_limit=20 << 20)
+TOO_SMALL = "killed since its memory limit of 20 MiB is too small"
 PLAIN = Service("app", "i", one_shot=False, healthcheck=False)
 CHECKED = Service("app", "i", one_shot=False, healthcheck=True)
 ONE_SHOT = Service("app", "i", one_shot=True, healthcheck=False)
@@ -61,6 +66,8 @@ ONE_SHOT = Service("app", "i", one_shot=True, healthcheck=False)
         (PLAIN, replace(RUNNING, restarts=3), None, FAILED, "restarted 3 times"),
         (PLAIN, replace(RUNNING, state="exited", exit_code=2), None, FAILED, "ended with code 2"),
         (PLAIN, replace(RUNNING, state="exited"), None, FAILED, "ended with code 0"),
+        (PLAIN, replace(STARVED, restarts=3), None, FAILED, f"restarted 3 times, {TOO_SMALL}"),
+        (PLAIN, replace(STARVED, state="dead"), None, FAILED, f"ended with code 137, {TOO_SMALL}"),
         (CHECKED, replace(RUNNING, health="starting"), None, STARTING, "not ready yet"),
         (CHECKED, replace(RUNNING, health="healthy"), True, READY, "healthy"),
         (CHECKED, replace(RUNNING, health="healthy"), False, STARTING, "does not answer yet"),
@@ -168,6 +175,13 @@ class TestProbes:
             Target("node", "n:1", "down", "refused"),
         ]
 
+    @pytest.mark.parametrize(("code", "refused"), [(200, False), (401, True), (503, False)])
+    def test_a_token_the_store_does_not_take(
+        self, serve: Callable[[Answer], str], code: int, refused: bool
+    ) -> None:
+        assert refuses(serve((code, b"")), "token") is refused
+        assert not refuses("http://127.0.0.1:1", "token")
+
     def test_what_is_no_prometheus(self, serve: Callable[[Answer], str]) -> None:
         assert read_targets(serve((200, b"<html>"))) is None
 
@@ -199,7 +213,23 @@ class TestView:
 
 def test_no_client_url_while_the_store_listens_on_loopback() -> None:
     # No daemon behind this engine: the token must not even be asked for.
-    assert client_url({"AGL_BIND": "127.0.0.1"}, Engine(None, "agl")) == ""
+    assert client_token({"AGL_BIND": "127.0.0.1"}, Engine(None, "agl")) == ""
+
+
+@pytest.mark.parametrize(
+    ("services", "mode"),
+    [
+        (["app", "init"], "store"),
+        (["app"], "store"),
+        ([], "memory"),
+        (["app", "init", "prometheus"], "memory"),
+        (["app", "init", "app-exporter"], "memory"),
+    ],
+)
+def test_mode_of_what_is_there(services: list[str], mode: str) -> None:
+    containers = [replace(RUNNING, service=service) for service in services]
+    engine = cast("Engine", SimpleNamespace(containers=lambda: containers))
+    assert running_mode(engine) == mode
 
 
 class TestTellingLines:

@@ -149,11 +149,30 @@ class TestEnvFileOfImages:
                 Choice(STORE, "s:1", "s:1", BUILT),
                 Choice(PROMETHEUS, "prom/p:1", "mine:1", STAND_IN),
                 Choice(GRAFANA, "g:1", "", LEFT_OUT),
+                profiles="",
             ),
         )
         before = layout.images_env_file.read_text()
         write_choices(layout, choices(Choice(STORE, "s:1", "s:1", BUILT)))
         assert layout.images_env_file.read_text() == before
+
+    def test_what_another_mode_left_out_stays_out(self, layout: Layout) -> None:
+        write_choices(layout, choices(Choice(GRAFANA, "g:1", "", LEFT_OUT), profiles=""))
+        write_choices(layout, choices(Choice(STORE, "s:1", "s:1", BUILT), profiles="grafana"))
+        assert layout.variables()["COMPOSE_PROFILES"] == ""
+        write_choices(layout, choices(Choice(GRAFANA, "g:1", "g:1", PINNED), profiles="grafana"))
+        assert layout.variables()["COMPOSE_PROFILES"] == "grafana"
+
+    def test_a_file_that_is_no_text_is_one_line(self, layout: Layout) -> None:
+        layout.images_env_file.write_bytes(b"\xff\xfe\x80")
+        for read in (layout.variables, lambda: remember(layout)):
+            with pytest.raises(EnvironmentFault, match=r"\.env\.images is no UTF-8 text"):
+                read()
+
+    def test_a_file_that_cannot_be_written_is_one_line(self, layout: Layout) -> None:
+        layout.images_env_file.with_name(".env.images.partial").mkdir()
+        with pytest.raises(EnvironmentFault, match=r"\.env\.images cannot be written"):
+            write_choices(layout, choices(Choice(STORE, "s:1", "s:1", BUILT)))
 
     def test_overrides_win_with_what_was_chosen(self) -> None:
         chosen = choices(

@@ -19,6 +19,7 @@ from agl.errors import EnvironmentFault, UsageError
 from agl.ops import machine, preflight
 from agl.ops.dockercli import DockerFacts, read_docker, version_tuple
 from agl.ops.envfile import effective, parse_env_text
+from agl.ops.images import nofile
 from agl.ops.layout import Layout, check_mode, find_layout
 from agl.ops.preflight import FAIL, INSTALL, JOIN_GROUP, OK, WARN, Check, Situation
 
@@ -113,7 +114,7 @@ class TestPorts:
         facts = situation(layout, AGL_PORT=str(taken), AGL_BIND="127.0.0.2")
         assert next(iter(preflight.check_ports(facts))).status == OK
 
-    @pytest.mark.parametrize("value", ["http", "0", "65536", "-1"])
+    @pytest.mark.parametrize("value", ["http", "0", "65536", "-1", "²", "9" * 5000])
     def test_what_is_no_port_is_named(self, layout: Layout, value: str) -> None:
         check = next(iter(preflight.check_ports(situation(layout, AGL_PORT=value))))
         assert (check.status, check.fix) == (FAIL, "export AGL_PORT=4747")
@@ -130,6 +131,12 @@ class TestPorts:
             checks = list(preflight.check_node_exporter_port(facts))
         assert checks[0].status == FAIL
         assert f"(pid {os.getpid()})" in checks[0].found
+
+    @pytest.mark.parametrize("value", ["http", "99999", "²"])
+    def test_node_exporter_needs_a_port_too(self, layout: Layout, value: str) -> None:
+        facts = situation(layout, AGL_NODE_EXPORTER_PORT=value)
+        (check,) = preflight.check_node_exporter_port(facts)
+        assert (check.status, check.fix) == (FAIL, "export AGL_NODE_EXPORTER_PORT=9100")
 
     def test_listener_on_loopback_is_not(self, layout: Layout, taken: int) -> None:
         facts = situation(layout, AGL_NODE_EXPORTER_PORT=str(taken))
@@ -184,6 +191,32 @@ class TestLimits:
     def test_nofile_at_the_limit_is_fine(self, layout: Layout) -> None:
         facts = situation(layout, AGL_NOFILE=str(machine.nofile_limit()))
         assert [check.status for check in preflight.check_nofile(facts)] == [OK]
+
+    @pytest.mark.parametrize("value", ["many", "²", "-1", "12"])
+    def test_nofile_that_is_no_limit(self, layout: Layout, value: str) -> None:
+        (check,) = preflight.check_nofile(situation(layout, AGL_NOFILE=value))
+        assert check.status == FAIL
+        asked = Layout(layout.root, {**layout.environ, "AGL_NOFILE": value})
+        with pytest.raises(EnvironmentFault, match="AGL_NOFILE"):
+            nofile(asked)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("AGL_APP_MEMORY", "-5g"), ("PROMETHEUS_MEMORY", "much"), ("AGL_MULTIPROC_SIZE", "0")],
+    )
+    def test_what_is_no_size_is_named(self, layout: Layout, name: str, value: str) -> None:
+        (check,) = preflight.check_sizes(situation(layout, **{name: value}))
+        assert (check.name, check.status) == (name, FAIL)
+        assert repr(value) in check.found
+
+    @pytest.mark.parametrize("value", ["4294967296", "4g", "4GiB", "4096MB", "4194304k"])
+    def test_sizes_are_read_as_compose_reads_them(self, layout: Layout, value: str) -> None:
+        assert list(preflight.check_sizes(situation(layout, AGL_APP_MEMORY=value))) == []
+
+    def test_metrics_folder_that_the_stores_limit_does_not_allow_for(self, layout: Layout) -> None:
+        facts = situation(layout, AGL_MULTIPROC_SIZE="4g")
+        (check,) = preflight.check_sizes(facts)
+        assert (check.name, check.status) == ("AGL_APP_MEMORY", FAIL)
 
     def test_full_disk(self, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(preflight, "DISK_NEEDED", 1 << 60)
@@ -265,6 +298,13 @@ class TestDocker:
         check = next(iter(preflight.check_compose(situation(layout, facts))))
         assert check.status == status
 
+    def test_a_command_that_tells_nothing_is_not_said_to_lack_plugins(self, layout: Layout) -> None:
+        facts = DockerFacts(cli="docker", error='context "nope": context not found')
+        found = situation(layout, facts)
+        (check,) = preflight.check_docker(found)
+        assert "context not found" in check.found
+        assert not [*preflight.check_compose(found), *preflight.check_buildx(found)]
+
     def test_version_without_numbers(self) -> None:
         assert version_tuple("dev") == (0, 0)
 
@@ -319,7 +359,17 @@ class TestProgram:
         assert (answer.returncode, answer.stdout) == (1, "")
         assert "docker" in answer.stderr
 
-    @pytest.mark.parametrize("arguments", [["mongo"], ["--bogus"], ["--timeout", "soon"]])
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["mongo"],
+            ["--bogus"],
+            ["--timeout", "soon"],
+            ["--timeout", "0"],
+            ["--timeout", "nan"],
+            ["--off", "file.tar"],
+        ],
+    )
     def test_usage(self, arguments: list[str]) -> None:
         answer = self.run(*arguments)
         assert answer.returncode == 2

@@ -125,6 +125,7 @@ def _prepare_images(options: argparse.Namespace) -> int:
     from agl.ops.engine import Engine
     from agl.ops.images import ImageOptions, ImageStep
     from agl.ops.layout import find_layout
+    from agl.ops.turn import turn
 
     layout, console = find_layout(process_environment()), Console(process_environment())
     images = ImageOptions(
@@ -133,7 +134,8 @@ def _prepare_images(options: argparse.Namespace) -> int:
         refresh=options.refresh,
         yes=options.yes,
     )
-    choices = ImageStep(layout, Engine.connect(layout), console, images).prepare(options.mode)
+    with turn(layout, console):
+        choices = ImageStep(layout, Engine.connect(layout), console, images).prepare(options.mode)
     for choice in choices.present:
         console.mark("ok", f"{choice.name}  ({choice.origin})")
     console.line()
@@ -150,7 +152,7 @@ def _images_archive(argv: list[str], prog: str) -> int:
     from agl.ops.engine import Engine
     from agl.ops.images import ImageOptions, ImageStep
     from agl.ops.layout import DEFAULT_MODE, find_layout
-    from agl.ops.transport import Transport
+    from agl.ops.transport import Transport, check_target
 
     parser = LineParser(prog=f"{prog} {argv[0]}")
     parser.add_argument("file", metavar="FILE", type=Path)
@@ -161,6 +163,7 @@ def _images_archive(argv: list[str], prog: str) -> int:
     if argv[0] == "load":
         transport.load(path)
     else:
+        check_target(path)
         choices = ImageStep(layout, engine, console, ImageOptions()).prepare(DEFAULT_MODE)
         transport.save(path, choices)
     return 0

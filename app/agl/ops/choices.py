@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agl.ops.envfile import parse_env_text
+from agl.errors import EnvironmentFault
+from agl.ops.envfile import parse_env_text, read_env_text
 from agl.ops.layout import Layout, give_to_owner
 
 PINNED, STAND_IN, BUILT, LEFT_OUT = "pinned", "stand-in", "built", "left out"
@@ -127,7 +128,7 @@ class Remembered:
 def remember(layout: Layout) -> Remembered:
     """Read the env file of images; empty when it was never written."""
     path = layout.images_env_file
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    text = read_env_text(path) if path.is_file() else ""
     notes = _PINNED.findall(text)
     return Remembered(
         names=parse_env_text(text),
@@ -137,7 +138,10 @@ def remember(layout: Layout) -> Remembered:
 
 
 def write_choices(layout: Layout, choices: Choices) -> None:
-    """Write the env file, keeping lines of other modes; an unchanged file is not touched."""
+    """Write the env file, keeping lines of other modes; an unchanged file is not touched.
+
+    Raises EnvironmentFault when it cannot be written.
+    """
     old = remember(layout)
     lines: list[str] = []
     fresh = {choice.slot.variable: choice for choice in choices.choices}
@@ -149,15 +153,27 @@ def write_choices(layout: Layout, choices: Choices) -> None:
         elif variable in old.names and variable in old.pinned:
             lines.append(f"# {PINNED} {variable}={old.pinned[variable]}")
             lines.append(f"{variable}={old.names[variable]}")
-    lines.append(f"COMPOSE_PROFILES={choices.profiles}")
+    others = [Choice(SLOTS[name], "", "", LEFT_OUT) for name in old.left_out if name in SLOTS]
+    profiles = profiles_without(
+        {"COMPOSE_PROFILES": choices.profiles},
+        [choice for choice in others if choice.slot.variable not in fresh],
+    )
+    lines.append(f"COMPOSE_PROFILES={profiles}")
     lines.append(f"AGL_NOFILE={choices.nofile}")
     text = HEADER + "\n".join(lines) + "\n"
     path = layout.images_env_file
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        partial = path.with_name(f"{path.name}.partial")
+    if path.is_file() and read_env_text(path) == text:
+        return
+    partial = path.with_name(f"{path.name}.partial")
+    try:
         partial.write_text(text, encoding="utf-8")
         give_to_owner(partial)
         partial.replace(path)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"{path} cannot be written: {error.strerror}",
+            remedy=f"make {path.parent} writable, or run it in a clone of your own",
+        ) from error
 
 
 def _lines(choice: Choice) -> list[str]:

@@ -39,6 +39,11 @@ class DockerFacts:
         return bool(self.server)
 
     @property
+    def silent(self) -> bool:
+        """The command failed before it told anything, so its plugins are not known either."""
+        return bool(self.error) and not (self.server or self.host)
+
+    @property
     def denied(self) -> bool:
         """The socket is there, but this user may not use it."""
         return "permission denied" in self.error.lower()

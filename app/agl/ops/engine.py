@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -33,6 +33,7 @@ class Container:
     Attributes:
         memory_limit: Bytes; 0 for none.
         config_hash: Compose's own digest of the settings it was made from.
+        out_of_memory: Its last end was that of a process which wanted more than that.
         published: (host address, host port) by container port, such as ``4747/tcp``.
     """
 
@@ -50,6 +51,7 @@ class Container:
     restart_policy: str
     error: str
     config_hash: str = ""
+    out_of_memory: bool = False
     command: tuple[str, ...] = ()
     published: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
@@ -66,6 +68,20 @@ class Image:
     size: int
     layers: tuple[str, ...]
     labels: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """Names of what is left of a project when its containers are gone.
+
+    Attributes:
+        volumes: They hold data.
+        in_memory: Volumes that are a tmpfs, and empty when no container runs.
+    """
+
+    volumes: list[str]
+    in_memory: list[str]
+    networks: list[str]
 
 
 class PullError(Exception):
@@ -140,6 +156,7 @@ class Engine:
             restart_policy=mapping(host.get("RestartPolicy")).get("Name") or "no",
             error=state.get("Error", ""),
             config_hash=config["Labels"].get(CONFIG_HASH_LABEL, ""),
+            out_of_memory=bool(state.get("OOMKilled")),
             command=tuple(texts(config.get("Cmd"))),
             published={
                 port: (str(bound[0]["HostIp"]), str(bound[0]["HostPort"]))
@@ -150,19 +167,18 @@ class Engine:
 
     def memory_used(self, container_id: str) -> int:
         """Bytes in use without the page cache that can be given back; 0 when not running."""
-        with _translated():
-            stats = cast(
-                "dict[str, Any]",
-                self._api.stats(container_id, stream=False, one_shot=True),
-            )
+        stats: dict[str, Any] = {}
+        with _gone_is_fine(), _translated():
+            stats = self._api.stats(container_id, stream=False, one_shot=True)
         memory = cast("dict[str, Any]", stats.get("memory_stats") or {})
         details = cast("dict[str, int]", memory.get("stats") or {})
         reclaimable = details.get("total_inactive_file", details.get("inactive_file", 0))
         return max(0, int(memory.get("usage") or 0) - int(reclaimable))
 
     def logs(self, container_id: str, lines: int) -> list[str]:
-        """The last lines a container wrote."""
-        with _translated():
+        """The last lines a container wrote; none when there is no log of it to be had."""
+        raw = b""
+        with suppress(EnvironmentFault), _gone_is_fine(), _translated():
             raw = cast("bytes", self._api.logs(container_id, tail=lines))
         return raw.decode(errors="replace").splitlines()
 
@@ -182,15 +198,10 @@ class Engine:
 
     def stop(self, container_ids: Iterable[str]) -> None:
         """Stop and remove containers; those that are gone already are passed over."""
-        from docker.errors import NotFound
-
         for container_id in container_ids:
-            try:
-                with _translated():
-                    self._api.stop(container_id)
-                    self._api.remove_container(container_id, force=True, v=True)
-            except NotFound:
-                continue
+            with _gone_is_fine(), _translated():
+                self._api.stop(container_id)
+                self._api.remove_container(container_id, force=True, v=True)
 
     def image(self, name: str) -> Image | None:
         """The local image of that name or id, or None."""
@@ -259,23 +270,28 @@ class Engine:
                 if "error" in event:
                     raise EnvironmentFault(f"Docker refused the images: {event['error']}")
 
-    def leftovers(self) -> tuple[list[str], list[str]]:
-        """Names of the project's volumes and networks."""
+    def leftovers(self) -> Leftovers:
+        """The project's volumes and networks."""
         filters = {"label": [f"{PROJECT_LABEL}={self.project}"]}
         with _translated():
             volumes = cast("dict[str, Any]", self._api.volumes(filters=filters))
             networks = cast("list[dict[str, Any]]", self._api.networks(filters=filters))
-        return (
-            [str(item["Name"]) for item in items(volumes.get("Volumes"))],
-            [str(item["Name"]) for item in networks],
+        found = items(volumes.get("Volumes"))
+        in_memory = [item for item in found if mapping(item.get("Options")).get("type") == "tmpfs"]
+        return Leftovers(
+            volumes=[str(item["Name"]) for item in found if item not in in_memory],
+            in_memory=[str(item["Name"]) for item in in_memory],
+            networks=[str(item["Name"]) for item in networks],
         )
 
     def remove_volume(self, name: str) -> None:
-        with _translated():
+        """Delete a volume; one that is gone already is passed over."""
+        with _gone_is_fine(), _translated():
             self._api.remove_volume(name)
 
     def remove_network(self, name: str) -> None:
-        with _translated():
+        """Delete a network; one that is gone already is passed over."""
+        with _gone_is_fine(), _translated():
             self._api.remove_network(name)
 
 
@@ -326,6 +342,15 @@ def _unreachable(reason: str, where: str) -> EnvironmentFault:
         f"the Docker daemon does not answer at {where}",
         remedy="start it (sudo systemctl start docker), or check DOCKER_HOST",
     )
+
+
+@contextmanager
+def _gone_is_fine() -> Generator[None]:
+    """Somebody else may have removed it between a look and the deed."""
+    from docker.errors import NotFound
+
+    with suppress(NotFound):
+        yield
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from agl.errors import EnvironmentFault
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
@@ -37,14 +39,25 @@ def parse_env_text(text: str, known: Mapping[str, str] | None = None) -> dict[st
 def effective(files: Iterable[Path], environ: Mapping[str, str]) -> dict[str, str]:
     """Every variable Compose would see: later files over earlier ones, ``environ`` over all.
 
-    A file that does not exist is skipped. Raises OSError when one cannot be read.
+    A file that does not exist is skipped. Raises EnvironmentFault when one cannot be read.
     """
     values: dict[str, str] = {}
     for path in files:
         if path.is_file():
-            text = path.read_text(encoding="utf-8")
-            values.update(parse_env_text(text, {**values, **environ}))
+            values.update(parse_env_text(read_env_text(path), {**values, **environ}))
     return {**values, **environ}
+
+
+def read_env_text(path: Path) -> str:
+    """The text of an env file. Raises EnvironmentFault when it cannot be read or is no text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise EnvironmentFault(
+            f"{path} is no UTF-8 text", remedy="git checkout it, or delete it if git ignores it"
+        ) from None
+    except OSError as error:
+        raise EnvironmentFault(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _value(raw: str, scope: Mapping[str, str]) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, cast
 
 from agl.ops.compose import Service
@@ -82,6 +84,20 @@ def fetch(url: str) -> bytes | None:
         return None
 
 
+def refuses(store: str, token: str) -> bool:
+    """Whether the store at that address demands another token than this one."""
+    request = urllib.request.Request(  # noqa: S310  # an address of our own
+        f"{store}/v1/agl/statistics", headers={"Authorization": f"Bearer {token}"}
+    )
+    try:
+        with _direct.open(request, timeout=PROBE_SECONDS):
+            return False
+    except urllib.error.HTTPError as error:
+        return error.code == HTTPStatus.UNAUTHORIZED
+    except (OSError, ValueError):
+        return False
+
+
 def read_targets(prometheus: str) -> list[Target] | None:
     """Every active scrape target; None when Prometheus does not answer at that address."""
     body = fetch(f"{prometheus}/api/v1/targets?state=active")
@@ -140,10 +156,10 @@ def _judge_one(
         return _judge_one_shot(service.name, container)
     new_restarts = container.restarts - restarts_before.get(container.id, 0)
     if container.state in {"exited", "dead"} or new_restarts > RESTARTS_ALLOWED:
-        detail = f"restarted {new_restarts} times" if new_restarts > 0 else _ended(container)
+        detail = _restarted(container, new_restarts) if new_restarts > 0 else _ended(container)
         return ServiceHealth(service.name, FAILED, detail)
     if container.health == "unhealthy":
-        detail = f"restarted {new_restarts} times" if new_restarts else "its healthcheck fails"
+        detail = _restarted(container, new_restarts) if new_restarts else "its healthcheck fails"
         return ServiceHealth(service.name, FAILED, detail)
     if not container.running:
         return ServiceHealth(service.name, STARTING, container.state)
@@ -163,5 +179,15 @@ def _judge_one_shot(name: str, container: Container) -> ServiceHealth:
     return ServiceHealth(name, FAILED, _ended(container))
 
 
+def _restarted(container: Container, times: int) -> str:
+    return f"restarted {times} times{_memory(container)}"
+
+
 def _ended(container: Container) -> str:
-    return container.error or f"ended with code {container.exit_code}"
+    return container.error or f"ended with code {container.exit_code}{_memory(container)}"
+
+
+def _memory(container: Container) -> str:
+    if not container.out_of_memory:
+        return ""
+    return f", killed since its memory limit of {container.memory_limit >> 20} MiB is too small"

@@ -24,7 +24,7 @@ from agl.ops.choices import (
 from agl.ops.console import Console
 from agl.ops.engine import Engine, PullError
 from agl.ops.layout import Layout
-from agl.ops.preflight import DEFAULT_NOFILE
+from agl.ops.preflight import DEFAULT_NOFILE, MINIMUM_NOFILE, number
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,17 @@ def left_out_line(choice: Choice) -> str:
 
 
 def nofile(layout: Layout) -> int:
-    """Open files for each service: what is asked for, or the machine's limit if that is lower."""
+    """Open files for each service: what is asked for, or the machine's limit if that is lower.
+
+    Raises EnvironmentFault when what is asked for is no such number.
+    """
     wished = layout.pinned().get("AGL_NOFILE") or str(DEFAULT_NOFILE)
-    return min(int(wished), machine.nofile_limit())
+    if number(wished) < MINIMUM_NOFILE:
+        raise EnvironmentFault(
+            f"AGL_NOFILE: {wished!r} is not a number of at least {MINIMUM_NOFILE}",
+            remedy=f"export AGL_NOFILE={DEFAULT_NOFILE}",
+        )
+    return min(number(wished), machine.nofile_limit())
 
 
 def registry_of(name: str) -> str:

@@ -14,13 +14,14 @@ from agl.ops import docker_install, dockercli
 from agl.ops.choices import Choices
 from agl.ops.compose import Compose, last_line
 from agl.ops.console import Console, can_ask
-from agl.ops.engine import Container, Engine
+from agl.ops.engine import Container, Engine, Leftovers
 from agl.ops.health import FAILED, STARTING, ServiceHealth
 from agl.ops.images import ImageOptions, ImageStep
 from agl.ops.layout import Layout
 from agl.ops.permission import with_docker_group
 from agl.ops.preflight import INSTALL, JOIN_GROUP, WARN, Check, failures, render, run_checks
 from agl.ops.transport import Transport
+from agl.ops.turn import interruptible, turn
 from agl.ops.view import View, Watcher, progress_lines, summary, watcher
 
 LOOK_SECONDS = 0.5
@@ -60,12 +61,13 @@ def up(layout: Layout, console: Console, options: UpOptions) -> None:
     compose_file = layout.compose_file(options.mode)
     if not compose_file.is_file():
         raise EnvironmentFault(f"{compose_file} is missing", remedy="git checkout compose")
-    ready_machine(layout, console, options)
-    engine = Engine.connect(layout)
-    choices = _images(layout, engine, console, options)
-    compose = Compose(layout, options.mode, choices.overrides())
-    _agree_to_loss(engine, compose, console, yes=options.yes)
-    view = Start(engine, compose, console, options).run(watcher(layout, engine, compose))
+    with turn(layout, console), interruptible():
+        ready_machine(layout, console, options)
+        engine = Engine.connect(layout)
+        choices = _images(layout, engine, console, options)
+        compose = Compose(layout, options.mode, choices.overrides())
+        _agree_to_loss(engine, compose, console, yes=options.yes)
+        view = Start(engine, compose, console, options).run(watcher(layout, engine, compose))
     console.line()
     console.heading("The bundle is up.")
     for line in summary(layout, engine, view):
@@ -213,20 +215,31 @@ class Start:
 
     def _fail(self, view: View, service: str, detail: str) -> None:
         container = next((item for item in view.containers if item.service == service), None)
+        see = ""
         if container:
             lines = telling(self.engine.logs(container.id, LOG_LINES * 20))
-            print(f"last lines of {service}:", file=sys.stderr)
-            print("\n".join(f"      {line}" for line in lines), file=sys.stderr)
+            if lines:
+                print(f"last lines of {service}:", file=sys.stderr)
+                print("\n".join(f"      {line}" for line in lines), file=sys.stderr)
+                see = "see its last lines above; "
         kept = "its containers were kept" if self.options.keep else "what was started is stopped"
         raise EnvironmentFault(
             f"{service}: {detail} ({kept})",
-            remedy="see its last lines above; --keep leaves the containers to be looked at",
+            remedy=f"{see}--keep leaves the containers to be looked at",
         )
 
     def _undo(self, before: list[Container]) -> None:
-        """Stop what this run started: containers that are new, or that did not run before."""
+        """Stop what this run started: containers that are new, or that did not run before.
+
+        A one-shot of an earlier start that has ended again is left as the sign that it was there.
+        """
         ran = {container.id for container in before if container.running}
-        started = [item for item in self.engine.containers() if item.id not in ran]
+        known = {container.id for container in before}
+        started = [
+            item
+            for item in self.engine.containers()
+            if item.id not in ran and (item.running or item.id not in known)
+        ]
         with self.console.step("stopping what was started"):
             if ran:
                 self.engine.stop(item.id for item in started)
@@ -257,17 +270,18 @@ def _targets(view: View) -> str:
 def down(layout: Layout, console: Console, *, volumes: bool) -> None:
     """Stop and remove the bundle, with its data if ``volumes``; fine when nothing is there."""
     engine = Engine.connect(layout)
-    with console.step("stopping") as progress:
+    with turn(layout, console), console.step("stopping") as progress:
         containers = engine.containers()
         _compose_down(layout, containers)
         for container in engine.containers():
             engine.stop([container.id])
-        names, networks = engine.leftovers()
-        for network in networks:
+        left = engine.leftovers()
+        for network in left.networks:
             engine.remove_network(network)
-        for volume in names if volumes else ():
+        # A tmpfs is empty by now, and made again by the next start with the size that is set then.
+        for volume in (*left.in_memory, *(left.volumes if volumes else ())):
             engine.remove_volume(volume)
-        progress.conclude(_removed(len(containers), names, volumes=volumes))
+        progress.conclude(_removed(len(containers), left, volumes=volumes))
 
 
 def _compose_down(layout: Layout, containers: list[Container]) -> None:
@@ -277,12 +291,12 @@ def _compose_down(layout: Layout, containers: list[Container]) -> None:
         compose.run("--profile", "*", "down", "--remove-orphans")
 
 
-def _removed(containers: int, volumes_found: list[str], *, volumes: bool) -> str:
+def _removed(containers: int, left: Leftovers, *, volumes: bool) -> str:
     parts = [
         f"{containers} containers stopped and removed" if containers else "nothing was running"
     ]
     if volumes:
-        parts.append(f"{len(volumes_found)} volumes deleted")
-    elif volumes_found:
-        parts.append(f"{len(volumes_found)} volumes with data kept (--volumes deletes them)")
+        parts.append(f"{len(left.volumes) + len(left.in_memory)} volumes deleted")
+    elif left.volumes:
+        parts.append(f"{len(left.volumes)} volumes with data kept (--volumes deletes them)")
     return ", ".join(parts)

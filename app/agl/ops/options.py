@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from agl.errors import UsageError
 from agl.ops.layout import DEFAULT_MODE, MODES
 
 
 class LineParser(argparse.ArgumentParser):
-    """An argument parser that raises UsageError, which is shown as one line."""
+    """An argument parser that raises UsageError, which is shown as one line.
+
+    Options are not to be shortened: what ``down --v`` deletes is too much for a guess.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("allow_abbrev", False)
+        super().__init__(**options)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
@@ -49,6 +56,13 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-y", "--yes", action="store_true", help="ask no question")
 
 
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
 def up_parser(prog: str) -> argparse.ArgumentParser:
     """The parser of ``up``."""
     parser = LineParser(
@@ -69,7 +83,7 @@ def up_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--timeout",
         metavar="SECONDS",
-        type=float,
+        type=_seconds,
         default=300.0,
         help="how long to wait until everything is healthy (default 300)",
     )

@@ -10,6 +10,7 @@ import errno
 import ipaddress
 import os
 import platform
+import re
 import shutil
 import socket
 import sys
@@ -33,7 +34,7 @@ TRIED = {("debian", "12"), ("debian", "13"), ("ubuntu", "22.04"), ("ubuntu", "24
 COMPOSE_MINIMUM = (2, 24)
 DISK_NEEDED, DISK_WISHED = 3 << 30, 12 << 30
 MEMORY_NEEDED, MEMORY_WISHED = 1 << 30, 2 << 30
-DEFAULT_NOFILE = 65535
+DEFAULT_NOFILE, MINIMUM_NOFILE = 65535, 1024
 NODE_EXPORTER_PORT = 9100
 
 STORE_PORT = ("AGL_PORT", "AGL_BIND", 4747)
@@ -41,6 +42,16 @@ MONITORING_PORTS = (
     ("AGL_GRAFANA_PORT", "AGL_GRAFANA_BIND", 9091),
     ("AGL_PROMETHEUS_PORT", "", 9090),
 )
+STORE_MEMORY = (("AGL_INIT_MEMORY", "256m"), ("AGL_APP_MEMORY", "4g"))
+MONITORING_MEMORY = (
+    ("AGL_EXPORTER_MEMORY", "512m"),
+    ("AGL_NODE_EXPORTER_MEMORY", "128m"),
+    ("PROMETHEUS_MEMORY", "2g"),
+    ("GRAFANA_MEMORY", "512m"),
+)
+METRICS_FOLDER = ("AGL_MULTIPROC_SIZE", "256m")
+STORE_ALONE = 128 << 20
+_SIZE = re.compile(r"([0-9]{1,15})(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE)
 INSTALLED_BY_UP = "./scripts/up   (installs it from Docker's repository after asking)"
 
 
@@ -84,6 +95,7 @@ def run_checks(layout: Layout, mode: str = DEFAULT_MODE) -> list[Check]:
         check_disk,
         check_memory,
         check_nofile,
+        check_sizes,
     ]
     return [result for check in checks for result in check(situation)]
 
@@ -123,6 +135,9 @@ def check_docker(situation: Situation) -> Iterable[Check]:
             "sudo usermod -aG docker $USER && newgrp docker   (or run this with sudo)",
             by_up=JOIN_GROUP,
         )
+    elif docker.silent:
+        found = f"the docker command fails: {docker.error.splitlines()[-1]}"
+        yield Check("docker", FAIL, found, "check DOCKER_CONTEXT, DOCKER_HOST and DOCKER_CONFIG")
     else:
         yield Check(
             "docker",
@@ -135,7 +150,7 @@ def check_docker(situation: Situation) -> Iterable[Check]:
 def check_compose(situation: Situation) -> Iterable[Check]:
     docker = situation.docker
     wanted = ".".join(map(str, COMPOSE_MINIMUM))
-    if not docker.cli:
+    if not docker.cli or docker.silent:
         return
     if not docker.compose:
         found = f"not installed; {wanted} or newer is needed"
@@ -149,7 +164,7 @@ def check_compose(situation: Situation) -> Iterable[Check]:
 
 def check_buildx(situation: Situation) -> Iterable[Check]:
     docker = situation.docker
-    if not docker.cli:
+    if not docker.cli or docker.silent:
         return
     if docker.buildx:
         yield Check("buildx", OK, docker.buildx)
@@ -186,10 +201,10 @@ def check_ports(situation: Situation) -> Iterable[Check]:
         bind = situation.get(bind_name, "127.0.0.1") if bind_name else "127.0.0.1"
         raw = situation.get(name, str(default))
         label = f"port {name}"
-        if not raw.isdigit() or not 0 < int(raw) < 65536:
+        port = _port(raw)
+        if not port:
             yield Check(label, FAIL, f"{raw!r} is not a port", f"export {name}={default}")
             continue
-        port = int(raw)
         if port in seen:
             fix = f"export {name}={_free_port(port, set(seen))}"
             yield Check(label, FAIL, f"{port} is {seen[port]} too", fix)
@@ -217,14 +232,15 @@ def check_node_exporter_port(situation: Situation) -> Iterable[Check]:
     gateway = situation.get("AGL_GATEWAY", "")
     raw = situation.get("AGL_NODE_EXPORTER_PORT", str(NODE_EXPORTER_PORT))
     label = "port AGL_NODE_EXPORTER_PORT"
-    if not raw.isdigit():
+    port = _port(raw)
+    if not port:
         yield Check(label, FAIL, f"{raw!r} is not a port", "export AGL_NODE_EXPORTER_PORT=9100")
         return
     wildcards = {"0.0.0.0", "::"}
     for listener in machine.listeners():
-        if listener.port == int(raw) and listener.address in wildcards:
+        if listener.port == port and listener.address in wildcards:
             by = machine.holder(listener.inode) or "another program"
-            fix = f"stop {by}, or: export AGL_NODE_EXPORTER_PORT={_free_port(int(raw), set())}"
+            fix = f"stop {by}, or: export AGL_NODE_EXPORTER_PORT={_free_port(port, set())}"
             yield Check(label, FAIL, f"{raw} is taken on every address by {by}", fix)
             return
     yield Check(label, OK, f"{raw} is free on the bridge {gateway}".rstrip())
@@ -331,15 +347,51 @@ def check_memory(situation: Situation) -> Iterable[Check]:
 
 def check_nofile(situation: Situation) -> Iterable[Check]:
     raw = situation.get("AGL_NOFILE", str(DEFAULT_NOFILE))
-    if not raw.isdigit() or int(raw) < 1024:
-        found = f"{raw!r} is not a number of at least 1024"
+    if number(raw) < MINIMUM_NOFILE:
+        found = f"{raw!r} is not a number of at least {MINIMUM_NOFILE}"
         yield Check("AGL_NOFILE", FAIL, found, f"export AGL_NOFILE={DEFAULT_NOFILE}")
-    elif situation.docker.local and machine.nofile_limit() < int(raw):
+    elif situation.docker.local and machine.nofile_limit() < number(raw):
         limit = machine.nofile_limit()
         found = f"{raw} is above this machine's hard limit; up lowers it to {limit}"
         yield Check("AGL_NOFILE", WARN, found, f"export AGL_NOFILE={limit}")
     else:
         yield Check("AGL_NOFILE", OK, raw)
+
+
+def check_sizes(situation: Situation) -> Iterable[Check]:
+    """Limits that are no sizes, and a metrics folder that the store's limit does not allow for."""
+    monitored = situation.mode != "store"
+    known = (*STORE_MEMORY, *((*MONITORING_MEMORY, METRICS_FOLDER) if monitored else ()))
+    sizes: dict[str, int] = {}
+    for name, default in known:
+        raw = situation.get(name, default)
+        sizes[name] = _bytes(raw)
+        if not sizes[name]:
+            yield Check(name, FAIL, f"{raw!r} is not a size", f"export {name}={default}")
+    limit, folder = sizes["AGL_APP_MEMORY"], sizes.get(METRICS_FOLDER[0], 0)
+    if limit and folder and limit < folder + STORE_ALONE:
+        found = (
+            f"{_mib(limit)}; the metrics folder in it may take {_mib(folder)} (AGL_MULTIPROC_SIZE)"
+        )
+        yield Check(
+            "AGL_APP_MEMORY", FAIL, found, "export AGL_APP_MEMORY=4g AGL_MULTIPROC_SIZE=256m"
+        )
+
+
+def number(raw: str) -> int:
+    """``raw`` as a whole number; 0 when it is none."""
+    return int(raw) if re.fullmatch("[0-9]{1,18}", raw) else 0
+
+
+def _port(raw: str) -> int:
+    """``raw`` as the number of a port; 0 when it is none."""
+    return number(raw) if number(raw) < 65536 else 0
+
+
+def _bytes(raw: str) -> int:
+    """A size as Compose writes it (``512m``, ``4GiB``), in bytes; 0 when it is none."""
+    match = _SIZE.fullmatch(raw.strip())
+    return int(match[1]) << 10 * " kmgt".index((match[2] or " ").lower()) if match else 0
 
 
 def failures(checks: Iterable[Check]) -> list[Check]:
@@ -418,6 +470,10 @@ def _holder(port: int) -> str:
 def _free_port(near: int, avoid: set[int]) -> int:
     candidates = (port for port in range(near + 1, 65536) if port not in avoid)
     return next((port for port in candidates if not _bind_error("127.0.0.1", port)), near)
+
+
+def _mib(size: int) -> str:
+    return f"{size >> 20} MiB"
 
 
 def _gib(size: int) -> str:

@@ -17,6 +17,8 @@ from agl.ops.health import READY, ServiceHealth
 from agl.ops.layout import Layout
 from agl.ops.view import View, as_running, missing, require_containers, watcher
 
+STORE_SERVICES = {"init", "app"}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -67,7 +69,7 @@ def read_status(layout: Layout, engine: Engine, mode: str) -> Status:
 def running_mode(engine: Engine) -> str:
     """The mode of the bundle that is there: ``store`` when it has the store alone."""
     services = {container.service for container in engine.containers()}
-    return "memory" if not services or "prometheus" in services else "store"
+    return "store" if services and services <= STORE_SERVICES else "memory"
 
 
 def _row(item: ServiceHealth, container: Container | None, memory: Mapping[str, int]) -> Row:

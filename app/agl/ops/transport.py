@@ -30,8 +30,6 @@ class Transport:
 
     def save(self, target: Path, choices: Choices) -> None:
         """Write the archive of ``choices`` to ``target``. Raises EnvironmentFault."""
-        if not target.parent.is_dir():
-            raise EnvironmentFault(f"there is no folder {target.parent}", remedy="create it first")
         with tempfile.TemporaryDirectory() as folder:
             wheels = self._wheels(Path(folder))
             with self.console.step(f"saving {len(choices.present)} images to {target}") as progress:
@@ -142,6 +140,14 @@ class Transport:
                 "no Python package index answers: the other machine has to reach one itself",
             )
         return wheels
+
+
+def check_target(target: Path) -> None:
+    """Raises EnvironmentFault when no file can be made there, before anything takes time."""
+    if target.is_dir():
+        raise EnvironmentFault(f"{target} is a folder", remedy="name a file to write")
+    if not target.parent.is_dir():
+        raise EnvironmentFault(f"there is no folder {target.parent}", remedy="create it first")
 
 
 def architecture() -> str:

@@ -22,6 +22,7 @@ from agl.ops.health import (
     fetch,
     judge,
     read_targets,
+    refuses,
 )
 from agl.ops.layout import Layout
 from agl.ops.secrets import API_TOKEN, read_secret
@@ -30,6 +31,10 @@ _PUBLISHED = (
     ("app", "4747/tcp", "AGL_BIND", "AGL_PORT"),
     ("grafana", "3000/tcp", "AGL_GRAFANA_BIND", "AGL_GRAFANA_PORT"),
     ("prometheus", "9090/tcp", "AGL_PROMETHEUS_BIND", "AGL_PROMETHEUS_PORT"),
+)
+NOT_YET_TAKEN = (
+    "this token is newer than the store's start: it is taken after scripts/down and scripts/up"
+    " (what the store holds in memory is lost)"
 )
 _LISTEN = "--web.listen-address="
 
@@ -146,9 +151,11 @@ def summary(layout: Layout, engine: Engine, view: View) -> list[str]:
     """Where everything is: addresses, where passwords are, the client's URL, what is missing."""
     variables = layout.variables()
     rows = [("store", view.endpoints["app"].url)] if "app" in view.endpoints else []
-    client = client_url(variables, engine) if rows else ""
-    if client:
-        rows.append(("client URL", client))
+    token = client_token(variables, engine) if rows else ""
+    if token:
+        rows.append(("client URL", client_url(variables, token)))
+        if refuses(view.endpoints["app"].url, token):
+            rows.append(("", NOT_YET_TAKEN))
     if "grafana" in view.endpoints:
         rows.append(("Grafana", f"{view.endpoints['grafana'].url}  (user admin)"))
         rows.append(("  password", f"{_command(layout)} secrets show grafana-admin-password"))
@@ -171,19 +178,20 @@ def missing(layout: Layout, view: View) -> list[str]:
     ]
 
 
-def client_url(variables: Mapping[str, str], engine: Engine) -> str:
-    """What a client on another machine is given: with the token, only if the port is open.
+def client_token(variables: Mapping[str, str], engine: Engine) -> str:
+    """The token that clients need; an empty string when the store listens on loopback only."""
+    if ipaddress.ip_address(variables.get("AGL_BIND") or "127.0.0.1").is_loopback:
+        return ""
+    return read_secret(engine, API_TOKEN)
 
-    An empty string when the store listens on loopback only.
-    """
+
+def client_url(variables: Mapping[str, str], token: str) -> str:
+    """What a client on another machine is given."""
     bind = variables.get("AGL_BIND") or "127.0.0.1"
     address = ipaddress.ip_address(bind)
-    if address.is_loopback:
-        return ""
     host = "THIS-HOST" if address.is_unspecified else f"[{bind}]" if ":" in bind else bind
     if address.is_unspecified:
         host = outside_address() or host
-    token = read_secret(engine, API_TOKEN)
     return f"http://agl:{token}@{host}:{variables.get('AGL_PORT') or '4747'}"
 
 

@@ -9,6 +9,7 @@ is settled.
 from __future__ import annotations
 
 import atexit
+import errno
 import logging
 import os
 import shutil
@@ -22,6 +23,8 @@ from agl.errors import EnvironmentFault
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+ROOM_NEEDED = 256 << 10
+
 logger = logging.getLogger(__name__)
 
 _own_folder: Path | None = None
@@ -31,13 +34,21 @@ def prepare_writer_folder(folder: str) -> Path:
     """Make sure that metrics files can be written into ``folder``; creates it when it is missing.
 
     Raises:
-        EnvironmentFault: The folder cannot be created, is no folder, or takes no new file.
+        EnvironmentFault: The folder cannot be created, is no folder, takes no new file or is full.
     """
     path = _existing_folder(folder)
     try:
-        with tempfile.TemporaryFile(dir=path):
+        with tempfile.TemporaryFile(dir=path) as probe:
+            # Its files are mapped: what does not fit there later kills the process without a word.
+            os.posix_fallocate(probe.fileno(), 0, ROOM_NEEDED)
             return path
     except OSError as exc:
+        if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise EnvironmentFault(
+                f"{MULTIPROC_DIR_VARIABLE}: the folder {path} is full",
+                remedy="make it larger (AGL_MULTIPROC_SIZE in the bundle), or wipe it while "
+                "nothing writes to it",
+            ) from exc
         raise EnvironmentFault(
             f"{MULTIPROC_DIR_VARIABLE}: the folder {path} is not writable for uid {os.geteuid()} "
             f"({_reason(exc)})",
