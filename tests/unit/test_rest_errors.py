@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import logging
+import time
 from collections.abc import AsyncGenerator
 from typing import Any
 from unittest.mock import ANY
@@ -16,7 +17,8 @@ from rest_support import SharedServer, http_for, shared_server, span_body  # noq
 
 from agl.errors import ConflictError, DuplicatedPrimaryKeyError, SpansEvictedError, StoreError
 from agl.store.memory import InMemoryLightningStore
-from agl.store.rest.body import MAX_BODY_BYTES
+from agl.store.rest.body import MAX_BODY_BYTES, MAX_GZIP_MEMBERS, unpack_gzip
+from agl.store.rest.errors import HttpError
 from agl.store.rest.wire import error_from_answer, status_of
 
 API = "/v1/agl"
@@ -195,6 +197,20 @@ BAD_PACKING = [
     (gzip.compress(b'{"input": 1}', mtime=0) + b"rubbish", "gzip", 400),
     (b'{"input": 1}', "br", 415),
 ]
+
+
+def test_a_body_of_several_gzip_members_is_unpacked() -> None:
+    members = gzip.compress(b"a" * 200_000, mtime=0) + gzip.compress(b"b", mtime=0)
+    assert unpack_gzip(members) == b"a" * 200_000 + b"b"
+    assert unpack_gzip(gzip.compress(b"", mtime=0) * MAX_GZIP_MEMBERS) == b""
+
+
+def test_a_body_of_nothing_but_gzip_members_is_refused_soon() -> None:
+    members = gzip.compress(b"", mtime=0) * 100_000
+    began = time.perf_counter()
+    with pytest.raises(HttpError, match="Content-Encoding: more than 1000 gzip members"):
+        unpack_gzip(members)
+    assert time.perf_counter() - began < 2
 
 
 @pytest.mark.parametrize(("body", "encoding", "status"), BAD_PACKING)
