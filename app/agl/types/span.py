@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, cast
 
 from pydantic import BaseModel, ConfigDict
+
+from agl.types.first_fault import FirstFault
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource as SdkResource
@@ -58,7 +60,7 @@ class SpanContext(BaseModel):
     trace_id: str
     span_id: str
     is_remote: bool
-    trace_state: TraceState
+    trace_state: Annotated[TraceState, FirstFault()]
 
     @classmethod
     def from_opentelemetry(cls, src: SdkSpanContext) -> Self:
@@ -94,7 +96,7 @@ class Event(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     name: str
-    attributes: Attributes
+    attributes: Annotated[Attributes, FirstFault()]
     timestamp: float | None = None
 
     @classmethod
@@ -113,7 +115,7 @@ class Link(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     context: SpanContext
-    attributes: Attributes | None = None
+    attributes: Annotated[Attributes, FirstFault()] | None = None
 
     @classmethod
     def from_opentelemetry(cls, src: SdkLink) -> Self:
@@ -127,7 +129,7 @@ class Link(BaseModel):
 class OtelResource(BaseModel):
     """The OpenTelemetry resource (process, service) that produced a span."""
 
-    attributes: Attributes
+    attributes: Annotated[Attributes, FirstFault()]
     schema_url: str
 
     @classmethod
@@ -172,9 +174,9 @@ class Span(BaseModel):
     parent_id: str | None
     name: str
     status: TraceStatus
-    attributes: Attributes
-    events: list[Event]
-    links: list[Link]
+    attributes: Annotated[Attributes, FirstFault()]
+    events: Annotated[list[Event], FirstFault()]
+    links: Annotated[list[Link], FirstFault()]
     start_time: float | None
     end_time: float | None
     context: SpanContext | None

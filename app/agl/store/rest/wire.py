@@ -6,7 +6,7 @@ The server reads the table forwards (class to status), the client backwards (ans
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
@@ -30,6 +30,7 @@ from agl.types import (
     TaskInput,
     WorkerStatus,
 )
+from agl.types.first_fault import FirstFault
 
 API_V1_PREFIX = "/v1"
 API_AGL_PREFIX = "/agl"
@@ -118,8 +119,8 @@ class FilteredQuery(PageQuery):
 
 
 class QueryRolloutsRequest(FilteredQuery):
-    status_in: list[RolloutStatus] | None = None
-    rollout_id_in: list[str] | None = None
+    status_in: Annotated[list[RolloutStatus] | None, FirstFault()] = None
+    rollout_id_in: Annotated[list[str] | None, FirstFault()] = None
     rollout_id_contains: str | None = None
 
 
@@ -128,7 +129,7 @@ class QueryAttemptsRequest(PageQuery):
 
 
 class QueryWorkersRequest(FilteredQuery):
-    status_in: list[WorkerStatus] | None = None
+    status_in: Annotated[list[WorkerStatus] | None, FirstFault()] = None
     worker_id_contains: str | None = None
 
 
@@ -163,7 +164,7 @@ class RolloutRequest(BaseModel):
 
 
 class EnqueueManyRolloutsRequest(BaseModel):
-    rollouts: list[EnqueueRolloutRequest]
+    rollouts: Annotated[list[EnqueueRolloutRequest], FirstFault()]
 
 
 class DequeueRolloutRequest(BaseModel):
@@ -205,7 +206,7 @@ class UpdateWorkerRequest(BaseModel):
 
 
 class AddManySpansRequest(BaseModel):
-    spans: list[Span]
+    spans: Annotated[list[Span], FirstFault()]
 
 
 class NextSequenceIdRequest(BaseModel):
@@ -218,7 +219,7 @@ class NextSequenceIdResponse(BaseModel):
 
 
 class WaitForRolloutsRequest(BaseModel):
-    rollout_ids: list[str]
+    rollout_ids: Annotated[list[str], FirstFault()]
     timeout: float | None = Field(default=None, description="Seconds; null for no limit")
 
 
