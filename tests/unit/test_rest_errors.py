@@ -18,7 +18,7 @@ from rest_support import SharedServer, http_for, shared_server, span_body  # noq
 from agl.errors import ConflictError, DuplicatedPrimaryKeyError, SpansEvictedError, StoreError
 from agl.store.memory import InMemoryLightningStore
 from agl.store.rest.body import MAX_BODY_BYTES, MAX_GZIP_MEMBERS, unpack_gzip
-from agl.store.rest.errors import HttpError
+from agl.store.rest.errors import MAX_REPEATED_BODY, HttpError
 from agl.store.rest.wire import error_from_answer, status_of
 from agl.types import AttributeValue
 
@@ -244,6 +244,26 @@ async def test_a_large_body_is_not_repeated_for_each_missing_field(
     problems = answer.json()["detail"]
     assert ["body", "rollout_id"] in [problem["loc"] for problem in problems]
     assert {problem["input"] for problem in problems} == {"(the body is too large to be repeated)"}
+
+
+async def test_a_large_body_that_lacks_fields_is_refused_soon(http: httpx.AsyncClient) -> None:
+    body = b'{"x": [' + b"1," * 5_000_000 + b"1]}"
+    began = time.perf_counter()
+    answer = await http.post(f"{API}/spans", content=body, headers=JSON)
+    assert answer.status_code == 422
+    assert time.perf_counter() - began < 3
+
+
+async def test_large_bodies_are_read_as_small_ones_are(http: httpx.AsyncClient) -> None:
+    filler = b" " * MAX_REPEATED_BODY
+    started = (await http.post(f"{API}/rollouts", json={"input": 1})).json()
+    span = span_body(started["rollout_id"], started["attempt"]["attempt_id"], extra={"z": [1]})
+    span["attributes"] = {"s": "x", "b": True, "i": 1, "f": 1.5, "l": ["a"], "n": [1, 2]}
+    content = json.dumps(span).encode() + filler
+    stored = await http.post(f"{API}/spans", content=content, headers=JSON)
+    assert (stored.status_code, stored.json()) == (201, span)
+    broken = await http.post(f"{API}/spans", content=b'{"x"' + filler, headers=JSON)
+    assert broken.json()["detail"][0]["type"] == "json_invalid"
 
 
 async def test_the_place_in_json_of_very_many_lines_is_not_counted(

@@ -18,9 +18,10 @@ from agl.store.rest.wire import dump, status_of
 
 logger = logging.getLogger("agl.store.server")
 
+MAX_REPEATED_BODY = 1024 * 1024
+
 _MAX_REPORTED_ERRORS = 20
 _MAX_ECHOED_BYTES = 16 * 1024
-_MAX_REPEATED_BODY = 1024 * 1024
 _MAX_COUNTED_LINES = 10_000
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -48,7 +49,7 @@ class RequestInvalidError(Exception):
         cls, error: ValidationError, where: Literal["body", "query"], raw: bytes = b""
     ) -> RequestInvalidError:
         """Put ``where`` before the places that pydantic names."""
-        small = len(raw) <= _MAX_REPEATED_BODY  # every missing field repeats all that was sent
+        small = len(raw) <= MAX_REPEATED_BODY  # every missing field repeats all that was sent
         found = error.errors(include_url=False, include_input=small)[:_MAX_REPORTED_ERRORS]
         if where == "body" and found and found[0]["type"] == "json_invalid":
             return cls([_malformed_json(found[0], raw)])
