@@ -23,6 +23,9 @@ AttributeValue = (
     str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
 )
 Attributes = dict[str, AttributeValue]
+"""In JSON, which has no such numbers, NaN and infinity are ``"NaN"``, ``"Infinity"`` and
+``"-Infinity"``, as in OTLP's JSON."""
+
 TraceState = dict[str, str]
 StatusCode = Literal["UNSET", "OK", "ERROR"]
 
@@ -55,7 +58,7 @@ def extract_extra_fields(source: Any, excluded: Sequence[str]) -> dict[str, Any]
 class SpanContext(BaseModel):
     """Which span of which trace; ids are lower-case hex (32 and 16 digits)."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", ser_json_inf_nan="strings")
 
     trace_id: str
     span_id: str
@@ -76,7 +79,7 @@ class SpanContext(BaseModel):
 class TraceStatus(BaseModel):
     """How a span ended."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", ser_json_inf_nan="strings")
 
     status_code: StatusCode
     description: str | None = None
@@ -93,7 +96,7 @@ class TraceStatus(BaseModel):
 class Event(BaseModel):
     """Something that happened during a span; ``timestamp`` in seconds since the epoch."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", ser_json_inf_nan="strings")
 
     name: str
     attributes: Annotated[Attributes, FirstFault()]
@@ -112,7 +115,7 @@ class Event(BaseModel):
 class Link(BaseModel):
     """A reference to another span."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", ser_json_inf_nan="strings")
 
     context: SpanContext
     attributes: Annotated[Attributes, FirstFault()] | None = None
@@ -128,6 +131,8 @@ class Link(BaseModel):
 
 class OtelResource(BaseModel):
     """The OpenTelemetry resource (process, service) that produced a span."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
 
     attributes: Annotated[Attributes, FirstFault()]
     schema_url: str
@@ -162,7 +167,7 @@ class SpanRecordingContext(Protocol):
 class Span(BaseModel):
     """One span of an attempt; times in seconds since the epoch; unknown keys are kept."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", ser_json_inf_nan="strings")
 
     rollout_id: str
     attempt_id: str

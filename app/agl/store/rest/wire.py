@@ -23,6 +23,7 @@ from agl.store.base import FilterLogic, SortOrder
 from agl.types import (
     AttemptStatus,
     EnqueueRolloutRequest,
+    PaginatedResult,
     RolloutConfig,
     RolloutMode,
     RolloutStatus,
@@ -40,7 +41,12 @@ TRACES_PATH = API_V1_PREFIX + "/traces"
 
 
 def dump(value: Any) -> bytes:
-    """JSON bytes of models, lists of models and plain values; NaN and infinity become null."""
+    """JSON bytes of models, lists of models and plain values.
+
+    NaN and infinity become null, and in spans, whose attributes cannot be null, their names.
+    """
+    if isinstance(value, PaginatedResult):
+        value = vars(cast("BaseModel", value))  # or its own word on NaN would hold for its items
     return to_json(value, inf_nan_mode="null")
 
 
