@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -11,7 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from agl.errors import AttemptNotFoundError, RolloutNotFoundError
 from agl.store.base import LightningStore
-from agl.types import AttemptedRollout
+from agl.types import AttemptedRollout, Event
 
 
 async def test_sequence_numbers_belong_to_the_rollout(store: LightningStore) -> None:
@@ -44,6 +45,21 @@ async def test_add_span_keeps_everything(store: LightningStore) -> None:
     (stored,) = await store.query_spans(rollout.rollout_id)
     assert stored == span
     assert stored.model_extra == {"kind": "SpanKind.INTERNAL"}
+
+
+async def test_attributes_that_are_no_number_come_back(store: LightningStore) -> None:
+    rollout = await store.start_rollout("a")
+    odd = {"reward": math.nan, "bound": -math.inf, "both": [math.inf, 1.0]}
+    event = Event(name="e", attributes=odd)
+    await store.add_span(make_span(rollout, 1, attributes=odd, events=[event], start_time=math.nan))
+
+    (stored,) = await store.query_spans(rollout.rollout_id)
+    for found in (stored.attributes, stored.events[0].attributes):
+        assert str(found["reward"]).lower() == "nan"
+        assert str(found["bound"]).lower() in ("-inf", "-infinity")
+        assert found["both"] == [math.inf, 1.0]
+    assert stored.start_time is not None
+    assert math.isnan(stored.start_time)
 
 
 async def test_a_span_shows_that_the_attempt_runs(store: LightningStore) -> None:

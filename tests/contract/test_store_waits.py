@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+
+import pytest
 
 from agl.store.base import LightningStore
 
@@ -33,6 +36,12 @@ async def test_nothing_and_unknown_ids_are_not_waited_for(store: LightningStore)
     found = await store.wait_for_rollouts(rollout_ids=["ro-none", done.rollout_id], timeout=5)
     assert [rollout.rollout_id for rollout in found] == [done.rollout_id]
     assert time.monotonic() - started < 2
+
+
+async def test_nobody_waits_until_nan(store: LightningStore) -> None:
+    rollout = await store.start_rollout("a")
+    with pytest.raises(ValueError, match="timeout must"):
+        await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=math.nan)
 
 
 async def test_timeout_returns_those_that_finished(store: LightningStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 
 import pytest
@@ -31,6 +32,20 @@ async def test_timeout(store: LightningStore) -> None:
     worker = await store.get_worker_by_id("w")
     assert worker is not None
     assert (worker.status, worker.current_attempt_id) == ("unknown", None)
+
+
+async def test_a_limit_of_nan_hides_no_other(store: LightningStore) -> None:
+    endless = await store.start_rollout("a", config=RolloutConfig(timeout_seconds=math.nan))
+    config = RolloutConfig(timeout_seconds=math.nan, unresponsive_seconds=0.02)
+    silent = await store.start_rollout("b", config=config)
+    late = [
+        await store.start_rollout("c", config=RolloutConfig(timeout_seconds=0.02)) for _ in range(5)
+    ]
+    await asyncio.sleep(0.03)
+
+    assert [await _look(store, rollout) for rollout in late] == [("failed", "timeout")] * 5
+    assert await _look(store, silent) == ("failed", "unresponsive")
+    assert await _look(store, endless) == ("preparing", "preparing")
 
 
 async def test_timeout_is_queued_again_where_allowed(store: LightningStore) -> None:

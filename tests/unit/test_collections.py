@@ -300,6 +300,16 @@ async def test_windows_that_make_no_sense(
         await collection.query(limit=limit, offset=offset)
 
 
+@pytest.mark.parametrize("sort", [None, {"name": "name", "order": "desc"}])
+@pytest.mark.parametrize(("limit", "offset", "found"), [(10**30, 0, True), (5, 10**30, False)])
+async def test_windows_beyond_all_numbers(
+    collection: ListBasedCollection[Item], sort: Any, limit: int, offset: int, found: bool
+) -> None:
+    everything = await collection.query()
+    page = await collection.query(sort=sort, limit=limit, offset=offset)
+    assert (page.total, len(page.items)) == (everything.total, everything.total if found else 0)
+
+
 async def test_an_index_keeps_insertion_order_through_changes() -> None:
     collection = ListBasedCollection([], Item, KEYS, indexes=["status"])
     generator = random.Random(2)

@@ -6,8 +6,9 @@ import asyncio
 import gzip
 import json
 import logging
+import time
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import ANY
 
 import httpx
@@ -16,8 +17,10 @@ from rest_support import SharedServer, http_for, shared_server, span_body  # noq
 
 from agl.errors import ConflictError, DuplicatedPrimaryKeyError, SpansEvictedError, StoreError
 from agl.store.memory import InMemoryLightningStore
-from agl.store.rest.body import MAX_BODY_BYTES
+from agl.store.rest.body import MAX_BODY_BYTES, MAX_GZIP_MEMBERS, unpack_gzip
+from agl.store.rest.errors import MAX_REPEATED_BODY, HttpError
 from agl.store.rest.wire import error_from_answer, status_of
+from agl.types import AttributeValue
 
 API = "/v1/agl"
 JSON = {"content-type": "application/json"}
@@ -189,12 +192,110 @@ async def test_an_answer_to_an_invalid_body_stays_small(http: httpx.AsyncClient)
     assert len(answer.content) < 20_000
 
 
+MANY = 20_000
+MANY_FAULTS = [
+    ("/waits/rollouts", {"rollout_ids": [1] * MANY}, ["body", "rollout_ids", 0]),
+    ("/rollouts/search", {"status_in": ["x"] * MANY}, ["body", "status_in", 0]),
+    ("/rollouts/search", {"rollout_id_in": [1] * MANY}, ["body", "rollout_id_in", 0]),
+    ("/workers/search", {"status_in": ["x"] * MANY}, ["body", "status_in", 0]),
+    ("/queues/rollouts/enqueue", {"rollouts": [{}] * MANY}, ["body", "rollouts", 0, "input"]),
+    ("/spans/batch", {"spans": [1] * MANY}, ["body", "spans", 0]),
+    ("/resources", {str(key): {} for key in range(MANY)}, ["body", "0"]),
+    ("/resources/rs-1", {str(key): {} for key in range(MANY)}, ["body", "0"]),
+    (
+        "/rollouts",
+        {"input": 1, "config": {"retry_condition": ["x"] * MANY}},
+        ["body", "config", "retry_condition", 0],
+    ),
+]
+MANY_SPAN_FAULTS = [
+    ("attributes", {str(key): None for key in range(MANY)}, ["body", "attributes", "0", ANY]),
+    ("attributes", {"a": [None] * MANY}, ["body", "attributes", "a", ANY]),
+    ("events", [1] * MANY, ["body", "events", 0]),
+    ("links", [1] * MANY, ["body", "links", 0]),
+    ("resource", {"attributes": {"a": [None] * MANY}, "schema_url": ""},
+     ["body", "resource", "attributes", "a", ANY]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "place"),
+    MANY_FAULTS
+    + [
+        ("/spans", span_body("r", "a") | {name: value}, place)
+        for name, value, place in MANY_SPAN_FAULTS
+    ],
+)
+async def test_of_many_wrong_items_only_the_first_is_described(
+    http: httpx.AsyncClient, path: str, body: Any, place: list[Any]
+) -> None:
+    answer = await http.post(API + path, json=body)
+    assert answer.status_code == 422
+    problems = answer.json()["detail"]
+    assert problems[0]["loc"][: len(place)] == place
+    assert len(problems) <= len(get_args(AttributeValue))
+
+
+async def test_a_large_body_is_not_repeated_for_each_missing_field(
+    http: httpx.AsyncClient,
+) -> None:
+    answer = await http.post(f"{API}/spans", json={"x": "y" * 2**20})
+    assert answer.status_code == 422
+    problems = answer.json()["detail"]
+    assert ["body", "rollout_id"] in [problem["loc"] for problem in problems]
+    assert {problem["input"] for problem in problems} == {"(the body is too large to be repeated)"}
+
+
+async def test_a_large_body_that_lacks_fields_is_refused_soon(http: httpx.AsyncClient) -> None:
+    body = b'{"x": [' + b"1," * 5_000_000 + b"1]}"
+    began = time.perf_counter()
+    answer = await http.post(f"{API}/spans", content=body, headers=JSON)
+    assert answer.status_code == 422
+    assert time.perf_counter() - began < 3
+
+
+async def test_large_bodies_are_read_as_small_ones_are(http: httpx.AsyncClient) -> None:
+    filler = b" " * MAX_REPEATED_BODY
+    started = (await http.post(f"{API}/rollouts", json={"input": 1})).json()
+    span = span_body(started["rollout_id"], started["attempt"]["attempt_id"], extra={"z": [1]})
+    span["attributes"] = {"s": "x", "b": True, "i": 1, "f": 1.5, "l": ["a"], "n": [1, 2]}
+    content = json.dumps(span).encode() + filler
+    stored = await http.post(f"{API}/spans", content=content, headers=JSON)
+    assert (stored.status_code, stored.json()) == (201, span)
+    broken = await http.post(f"{API}/spans", content=b'{"x"' + filler, headers=JSON)
+    assert broken.json()["detail"][0]["type"] == "json_invalid"
+
+
+async def test_the_place_in_json_of_very_many_lines_is_not_counted(
+    http: httpx.AsyncClient,
+) -> None:
+    for lines, place in ((3, 3), (1_000_000, 0)):
+        answer = await http.post(f"{API}/rollouts", content=b"\n" * lines + b"]", headers=JSON)
+        (problem,) = answer.json()["detail"]
+        assert (problem["type"], problem["loc"]) == ("json_invalid", ["body", place])
+        assert f"line {lines + 1} column 1" in problem["ctx"]["error"]
+
+
 BAD_PACKING = [
     (b"no gzip at all", "gzip", 400),
     (gzip.compress(b'{"input": 1}', mtime=0)[:-9], "gzip", 400),
     (gzip.compress(b'{"input": 1}', mtime=0) + b"rubbish", "gzip", 400),
     (b'{"input": 1}', "br", 415),
 ]
+
+
+def test_a_body_of_several_gzip_members_is_unpacked() -> None:
+    members = gzip.compress(b"a" * 200_000, mtime=0) + gzip.compress(b"b", mtime=0)
+    assert unpack_gzip(members) == b"a" * 200_000 + b"b"
+    assert unpack_gzip(gzip.compress(b"", mtime=0) * MAX_GZIP_MEMBERS) == b""
+
+
+def test_a_body_of_nothing_but_gzip_members_is_refused_soon() -> None:
+    members = gzip.compress(b"", mtime=0) * 100_000
+    began = time.perf_counter()
+    with pytest.raises(HttpError, match="Content-Encoding: more than 1000 gzip members"):
+        unpack_gzip(members)
+    assert time.perf_counter() - began < 2
 
 
 @pytest.mark.parametrize(("body", "encoding", "status"), BAD_PACKING)

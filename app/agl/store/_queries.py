@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from agl.errors import InvalidRequestError
 from agl.store._core import CollectionsT, StoreCore, conditions, sort_options
 from agl.store.base import UNSET, FilterLogic, SortOrder, Unset
 from agl.store.collection.query import page
@@ -121,6 +123,8 @@ class QueryOperations(StoreCore[CollectionsT]):
 
     async def _wait(self, rollout_ids: Sequence[str], timeout: float | None) -> list[Rollout]:
         wanted = list(dict.fromkeys(rollout_ids))
+        if timeout is not None and math.isnan(timeout):
+            raise InvalidRequestError("timeout must be a number of seconds, not NaN")
         if not wanted:
             return []
         give_up = None if timeout is None else time.monotonic() + timeout

@@ -12,6 +12,7 @@ Nothing here reads or writes anything. In short:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isnan
 from typing import Literal, NamedTuple
 
 from agl.types import (
@@ -152,13 +153,16 @@ def worker_after(status: AttemptStatus) -> WorkerMove:
 
 
 def deadline(rollout: Rollout, attempt: Attempt) -> float | None:
-    """When the watchdog has to act on a running rollout; ``None`` for never."""
+    """When the watchdog has to act on a running rollout; ``None`` for never.
+
+    A limit or heartbeat that is not a number (NaN) is never exceeded.
+    """
     limits: list[float] = []
     if rollout.config.timeout_seconds is not None:
         limits.append(attempt.start_time + rollout.config.timeout_seconds)
     if rollout.config.unresponsive_seconds is not None:
         limits.append(_last_sign(attempt) + rollout.config.unresponsive_seconds)
-    return min(limits, default=None)
+    return min((limit for limit in limits if not isnan(limit)), default=None)
 
 
 def overdue(rollout: Rollout, attempt: Attempt, now: float) -> AttemptStatus | None:

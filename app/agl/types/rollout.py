@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, Field, model_validator
+
+from agl.types.first_fault import FirstFault
 
 RolloutStatus = Literal[
     "queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"
@@ -32,7 +34,9 @@ class RolloutConfig(BaseModel):
     max_attempts: int = Field(default=1, ge=1)
     """Attempts in total, the first one included."""
 
-    retry_condition: list[AttemptStatus] = Field(default_factory=list[AttemptStatus])
+    retry_condition: Annotated[list[AttemptStatus], FirstFault()] = Field(
+        default_factory=list[AttemptStatus]
+    )
     """Attempt statuses after which the rollout is queued again (failed, timeout, unresponsive)."""
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, cast
 
 from pydantic import BaseModel, ConfigDict
+
+from agl.types.first_fault import FirstFault
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource as SdkResource
@@ -21,6 +23,9 @@ AttributeValue = (
     str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
 )
 Attributes = dict[str, AttributeValue]
+"""In JSON, which has no such numbers, NaN and infinity are ``"NaN"``, ``"Infinity"`` and
+``"-Infinity"``, as in OTLP's JSON."""
+
 TraceState = dict[str, str]
 StatusCode = Literal["UNSET", "OK", "ERROR"]
 
@@ -53,12 +58,12 @@ def extract_extra_fields(source: Any, excluded: Sequence[str]) -> dict[str, Any]
 class SpanContext(BaseModel):
     """Which span of which trace; ids are lower-case hex (32 and 16 digits)."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", ser_json_inf_nan="strings")
 
     trace_id: str
     span_id: str
     is_remote: bool
-    trace_state: TraceState
+    trace_state: Annotated[TraceState, FirstFault()]
 
     @classmethod
     def from_opentelemetry(cls, src: SdkSpanContext) -> Self:
@@ -74,7 +79,7 @@ class SpanContext(BaseModel):
 class TraceStatus(BaseModel):
     """How a span ended."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", ser_json_inf_nan="strings")
 
     status_code: StatusCode
     description: str | None = None
@@ -91,10 +96,10 @@ class TraceStatus(BaseModel):
 class Event(BaseModel):
     """Something that happened during a span; ``timestamp`` in seconds since the epoch."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", ser_json_inf_nan="strings")
 
     name: str
-    attributes: Attributes
+    attributes: Annotated[Attributes, FirstFault()]
     timestamp: float | None = None
 
     @classmethod
@@ -110,10 +115,10 @@ class Event(BaseModel):
 class Link(BaseModel):
     """A reference to another span."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", ser_json_inf_nan="strings")
 
     context: SpanContext
-    attributes: Attributes | None = None
+    attributes: Annotated[Attributes, FirstFault()] | None = None
 
     @classmethod
     def from_opentelemetry(cls, src: SdkLink) -> Self:
@@ -127,7 +132,9 @@ class Link(BaseModel):
 class OtelResource(BaseModel):
     """The OpenTelemetry resource (process, service) that produced a span."""
 
-    attributes: Attributes
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    attributes: Annotated[Attributes, FirstFault()]
     schema_url: str
 
     @classmethod
@@ -160,7 +167,7 @@ class SpanRecordingContext(Protocol):
 class Span(BaseModel):
     """One span of an attempt; times in seconds since the epoch; unknown keys are kept."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", ser_json_inf_nan="strings")
 
     rollout_id: str
     attempt_id: str
@@ -172,9 +179,9 @@ class Span(BaseModel):
     parent_id: str | None
     name: str
     status: TraceStatus
-    attributes: Attributes
-    events: list[Event]
-    links: list[Link]
+    attributes: Annotated[Attributes, FirstFault()]
+    events: Annotated[list[Event], FirstFault()]
+    links: Annotated[list[Link], FirstFault()]
     start_time: float | None
     end_time: float | None
     context: SpanContext | None

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeVar, cast
@@ -247,7 +248,8 @@ def check_window(limit: int, offset: int) -> None:
 
 def window(items: Iterable[T], limit: int, offset: int) -> list[T]:
     """The items of one page."""
-    return list(islice(items, offset, None if limit == -1 else offset + limit))
+    end = None if limit == -1 else min(offset + limit, sys.maxsize)
+    return list(islice(items, min(offset, sys.maxsize), end))
 
 
 def page(items: Sequence[T], limit: int, offset: int, total: int) -> PaginatedResult[T]:

@@ -11,6 +11,10 @@ from agl.store.rest.errors import ClientGoneError, HttpError
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_GZIP_MEMBERS = 1000
+"""Senders write one; a body of nothing but members would keep the server busy for minutes."""
+
+_PIECE_BYTES = 64 * 1024
 
 
 def header(scope: MutableMapping[str, Any], name: bytes) -> str | None:
@@ -67,21 +71,36 @@ def unpack_gzip(data: bytes) -> bytes:
     """Unpack gzip (several members allowed).
 
     Raises:
-        HttpError: 400 not gzip or cut short, 413 it unpacks to more than the limit.
+        HttpError: 400 not gzip, cut short or of too many members, 413 it unpacks to more than the
+            limit.
     """
     out = bytearray()
-    while data:
-        unpacker = zlib.decompressobj(wbits=31)
+    rest = memoryview(data)
+    for _ in range(MAX_GZIP_MEMBERS):
+        if not rest:
+            return bytes(out)
+        rest = rest[_unpack_member(rest, out) :]
+    if rest:
+        raise HttpError(400, f"Content-Encoding: more than {MAX_GZIP_MEMBERS} gzip members")
+    return bytes(out)
+
+
+def _unpack_member(data: memoryview, out: bytearray) -> int:
+    """Append what the first member holds; returns the bytes it takes."""
+    unpacker = zlib.decompressobj(wbits=31)
+    used = 0
+    while not unpacker.eof:
+        piece = data[used : used + _PIECE_BYTES]  # what follows the member is copied by zlib
+        if not piece:
+            raise HttpError(400, "Content-Encoding: the gzip body is cut short")
         try:
-            out += unpacker.decompress(data, MAX_BODY_BYTES + 1 - len(out))
+            out += unpacker.decompress(piece, MAX_BODY_BYTES + 1 - len(out))
         except zlib.error as error:
             raise HttpError(400, f"Content-Encoding: body is not valid gzip ({error})") from None
         if len(out) > MAX_BODY_BYTES:
             raise _too_large()
-        if not unpacker.eof:
-            raise HttpError(400, "Content-Encoding: the gzip body is cut short")
-        data = unpacker.unused_data
-    return bytes(out)
+        used += len(piece)
+    return used - len(unpacker.unused_data)
 
 
 def _too_large() -> HttpError:

@@ -326,9 +326,9 @@ class LightningStoreClient(LightningStore):
         """Wait for at most 0.1 seconds, or (``None``) for as long as one request may take.
 
         Raises:
-            ValueError: ``timeout`` is longer than 0.1 seconds; ask again instead.
+            ValueError: ``timeout`` is longer than 0.1 seconds or NaN; ask again instead.
         """
-        if timeout is not None and timeout > LONGEST_WAIT_SECONDS:
+        if timeout is not None and not timeout <= LONGEST_WAIT_SECONDS:  # nor NaN
             raise ValueError(
                 f"timeout must not exceed {LONGEST_WAIT_SECONDS} seconds in a client; "
                 "ask again until the rollouts are finished"

@@ -18,8 +18,11 @@ from agl.store.rest.wire import dump, status_of
 
 logger = logging.getLogger("agl.store.server")
 
+MAX_REPEATED_BODY = 1024 * 1024
+
 _MAX_REPORTED_ERRORS = 20
 _MAX_ECHOED_BYTES = 16 * 1024
+_MAX_COUNTED_LINES = 10_000
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -46,10 +49,12 @@ class RequestInvalidError(Exception):
         cls, error: ValidationError, where: Literal["body", "query"], raw: bytes = b""
     ) -> RequestInvalidError:
         """Put ``where`` before the places that pydantic names."""
-        found = error.errors(include_url=False)[:_MAX_REPORTED_ERRORS]
+        small = len(raw) <= MAX_REPEATED_BODY  # every missing field repeats all that was sent
+        found = error.errors(include_url=False, include_input=small)[:_MAX_REPORTED_ERRORS]
         if where == "body" and found and found[0]["type"] == "json_invalid":
             return cls([_malformed_json(found[0], raw)])
-        return cls([{**item, "loc": (where, *item["loc"])} for item in found])
+        repeated = {} if small else {"input": "(the body is too large to be repeated)"}
+        return cls([{**item, "loc": (where, *item["loc"]), **repeated} for item in found])
 
 
 class ClientGoneError(Exception):
@@ -106,6 +111,8 @@ def _offset(reason: str, raw: bytes) -> int:
     if not found:
         return 0
     line, column = int(found[1]), int(found[2])
+    if line > _MAX_COUNTED_LINES:
+        return 0
     before = sum(len(part) + 1 for part in raw.split(b"\n", line - 1)[: line - 1])
     return min(before + max(column - 1, 0), len(raw))
 

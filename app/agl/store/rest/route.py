@@ -18,12 +18,18 @@ from urllib.parse import parse_qsl, unquote
 from fastapi import params
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agl.store.rest.body import header, read_body
-from agl.store.rest.errors import ClientGoneError, Reply, RequestInvalidError
+from agl.store.rest.errors import (
+    MAX_REPEATED_BODY,
+    ClientGoneError,
+    Reply,
+    RequestInvalidError,
+)
 from agl.store.rest.wire import ErrorBody, dump
 
 Method = Literal["GET", "POST"]
@@ -82,9 +88,19 @@ class _BodyPart:
         if not _is_json(content_type):
             raise RequestInvalidError([_not_json(raw)])
         try:
-            return self._adapter.validate_json(raw)
+            return self._validated(raw)
         except ValidationError as error:
             raise RequestInvalidError.from_validation(error, "body", raw) from None
+
+    def _validated(self, raw: bytes) -> Any:
+        """Validate; each fault found in JSON holds a copy of its place, so not in large ones."""
+        if len(raw) <= MAX_REPEATED_BODY:
+            return self._adapter.validate_json(raw)
+        try:
+            value = from_json(raw)
+        except ValueError:
+            return self._adapter.validate_json(raw)  # raises, in the usual form
+        return self._adapter.validate_python(value)
 
 
 class WireRoute(APIRoute):

@@ -6,7 +6,7 @@ The server reads the table forwards (class to status), the client backwards (ans
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
@@ -23,6 +23,7 @@ from agl.store.base import FilterLogic, SortOrder
 from agl.types import (
     AttemptStatus,
     EnqueueRolloutRequest,
+    PaginatedResult,
     RolloutConfig,
     RolloutMode,
     RolloutStatus,
@@ -30,6 +31,7 @@ from agl.types import (
     TaskInput,
     WorkerStatus,
 )
+from agl.types.first_fault import FirstFault
 
 API_V1_PREFIX = "/v1"
 API_AGL_PREFIX = "/agl"
@@ -39,7 +41,12 @@ TRACES_PATH = API_V1_PREFIX + "/traces"
 
 
 def dump(value: Any) -> bytes:
-    """JSON bytes of models, lists of models and plain values; NaN and infinity become null."""
+    """JSON bytes of models, lists of models and plain values.
+
+    NaN and infinity become null, and in spans, whose attributes cannot be null, their names.
+    """
+    if isinstance(value, PaginatedResult):
+        value = vars(cast("BaseModel", value))  # or its own word on NaN would hold for its items
     return to_json(value, inf_nan_mode="null")
 
 
@@ -118,8 +125,8 @@ class FilteredQuery(PageQuery):
 
 
 class QueryRolloutsRequest(FilteredQuery):
-    status_in: list[RolloutStatus] | None = None
-    rollout_id_in: list[str] | None = None
+    status_in: Annotated[list[RolloutStatus] | None, FirstFault()] = None
+    rollout_id_in: Annotated[list[str] | None, FirstFault()] = None
     rollout_id_contains: str | None = None
 
 
@@ -128,7 +135,7 @@ class QueryAttemptsRequest(PageQuery):
 
 
 class QueryWorkersRequest(FilteredQuery):
-    status_in: list[WorkerStatus] | None = None
+    status_in: Annotated[list[WorkerStatus] | None, FirstFault()] = None
     worker_id_contains: str | None = None
 
 
@@ -163,7 +170,7 @@ class RolloutRequest(BaseModel):
 
 
 class EnqueueManyRolloutsRequest(BaseModel):
-    rollouts: list[EnqueueRolloutRequest]
+    rollouts: Annotated[list[EnqueueRolloutRequest], FirstFault()]
 
 
 class DequeueRolloutRequest(BaseModel):
@@ -205,7 +212,7 @@ class UpdateWorkerRequest(BaseModel):
 
 
 class AddManySpansRequest(BaseModel):
-    spans: list[Span]
+    spans: Annotated[list[Span], FirstFault()]
 
 
 class NextSequenceIdRequest(BaseModel):
@@ -218,7 +225,7 @@ class NextSequenceIdResponse(BaseModel):
 
 
 class WaitForRolloutsRequest(BaseModel):
-    rollout_ids: list[str]
+    rollout_ids: Annotated[list[str], FirstFault()]
     timeout: float | None = Field(default=None, description="Seconds; null for no limit")
 
 

@@ -11,6 +11,9 @@ from agl.store.rest.route import WireRoute
 from agl.store.rest.routes.common import check_page, page_of
 from agl.store.rest.wire import API_V1_AGL_PREFIX, QueryResourcesRequest
 from agl.types import NamedResources, PaginatedResult, ResourcesUpdate
+from agl.types.first_fault import FirstFault
+
+GivenResources = Annotated[NamedResources, FirstFault()]
 
 
 class ResourceRoutes:
@@ -37,7 +40,7 @@ class ResourceRoutes:
         check_page(query, ResourcesUpdate)
         return page_of(await self._store.query_resources(**dict(query)))
 
-    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+    async def add_resources(self, resources: GivenResources) -> ResourcesUpdate:
         """Store new resources as version 1; they become the latest."""
         return await self._store.add_resources(resources)
 
@@ -46,7 +49,7 @@ class ResourceRoutes:
         return await self._store.get_latest_resources()
 
     async def update_resources(
-        self, resources_id: str, resources: NamedResources
+        self, resources_id: str, resources: GivenResources
     ) -> ResourcesUpdate:
         """Replace resources and raise their version, or create them."""
         return await self._store.update_resources(resources_id, resources)
