@@ -120,7 +120,7 @@ async def test_no_probes_and_no_retries_when_told_so() -> None:
 async def test_a_server_that_dies_and_comes_back_is_found_again() -> None:
     port = free_port(LOOPBACK)
     client = LightningStoreClient(
-        f"http://{LOOPBACK}:{port}", retry_delays=(0.1, 0.1), health_retry_delays=(0.3,) * 20
+        f"http://{LOOPBACK}:{port}", retry_delays=(0.1, 0.1), health_retry_delays=(0.3,) * 100
     )
     script = (
         "import asyncio; from agl.store.client_server import LightningStoreServer as S;"
