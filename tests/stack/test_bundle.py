@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import time
@@ -9,12 +11,29 @@ from pathlib import Path
 
 import httpx
 import pytest
-from bundle import COMPOSE_FILE, VARIABLES, Stack, docker
+from bundle import (
+    COMPOSE_FILE,
+    VARIABLES,
+    Stack,
+    clone_to,
+    docker,
+    leftovers,
+    local_images,
+)
 
 import agl
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
+PLAIN = {
+    "COMPOSE_PROJECT_NAME": "agl-plain-test",
+    "AGL_PORT": "15747",
+    "AGL_GRAFANA_PORT": "16091",
+    "AGL_PROMETHEUS_PORT": "16090",
+    "AGL_NODE_EXPORTER_PORT": "16100",
+    "AGL_SUBNET": "172.31.246.0/24",
+    "AGL_GATEWAY": "172.31.246.1",
+}
 SERVICES = ("app", "app-exporter", "node-exporter", "prometheus")
 
 
@@ -95,22 +114,34 @@ def test_status_agrees(stack: Stack) -> None:
         assert service in said
 
 
-def test_plain_compose_command_runs_what_scripts_up_started(stack: Stack) -> None:
-    """The command of the README, with the local images named through the variables."""
-    before = stack.container("app")["Id"]
-    images = (stack.root / "compose" / ".env.images").read_text()
-    local = dict(
-        line.split("=", 1) for line in images.splitlines() if "=" in line and line[0] != "#"
-    )
-    subprocess.run(
-        ["docker", "compose", "-f", COMPOSE_FILE, "up", "--detach"],
-        cwd=stack.root / "compose",
-        env={**stack.environ, **local},
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
-    assert stack.container("app")["Id"] == before
+def test_the_plain_compose_command_works_from_a_fresh_clone(tmp_path: Path) -> None:
+    """The command of the README, without the scripts; local images through the variables."""
+    clone = clone_to(tmp_path / "plain")
+    environ = {**os.environ, **PLAIN, **local_images()}
+    compose = ["docker", "compose", "-f", COMPOSE_FILE]
+    folder = clone / "compose"
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        up = subprocess.Popen(
+            [*compose, "up"], cwd=folder, env=environ, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        bundle = Stack(clone, environ)
+        deadline = time.monotonic() + 120
+        while bundle.up_targets() != {"app", "node", "prometheus"}:
+            assert up.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(1)
+        assert httpx.get(f"{bundle.store_url}/v1/agl/statistics").json()["total_rollouts"] == 0
+    finally:
+        up.send_signal(signal.SIGINT)
+        up.wait(timeout=60)
+        subprocess.run([*compose, "down", "-v"], cwd=folder, env=environ, check=True, timeout=90)
+    assert leftovers(PLAIN["COMPOSE_PROJECT_NAME"]) == {
+        "containers": [],
+        "volumes": [],
+        "networks": [],
+    }
 
 
 def test_beyond_loopback_the_token_is_demanded(stack: Stack) -> None:

@@ -37,15 +37,15 @@ class Stack:
 
     @property
     def store_url(self) -> str:
-        return f"http://127.0.0.1:{VARIABLES['AGL_PORT']}"
+        return f"http://127.0.0.1:{self.environ['AGL_PORT']}"
 
     @property
     def prometheus_url(self) -> str:
-        return f"http://127.0.0.1:{VARIABLES['AGL_PROMETHEUS_PORT']}"
+        return f"http://127.0.0.1:{self.environ['AGL_PROMETHEUS_PORT']}"
 
     @property
     def project(self) -> str:
-        return VARIABLES["COMPOSE_PROJECT_NAME"]
+        return self.environ["COMPOSE_PROJECT_NAME"]
 
     def script(self, name: str, *arguments: str, timeout: float = 600) -> str:
         """Run scripts/NAME of the clone; what it printed. Fails the test when it fails."""
@@ -88,6 +88,13 @@ class Stack:
         assert body["status"] == "success", body
         return body["data"]["result"]
 
+    def up_targets(self) -> set[str]:
+        """Jobs whose targets Prometheus could scrape; none while it does not answer."""
+        try:
+            return {item["metric"]["job"] for item in self.query("up == 1")}
+        except httpx.TransportError:
+            return set()
+
     def value(self, expr: str) -> float:
         """The one value of an expression."""
         result = self.query(expr)
@@ -99,6 +106,12 @@ def docker(*arguments: str) -> str:
     done = subprocess.run(["docker", *arguments], capture_output=True, text=True)
     assert done.returncode == 0, f"docker {arguments}: {done.stderr}"
     return done.stdout
+
+
+def local_images() -> dict[str, str]:
+    """The variables that name the local images; scripts/images of this tree wrote them."""
+    lines = (ROOT / "compose" / ".env.images").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line and line[0] != "#")
 
 
 def leftovers(project: str) -> dict[str, list[str]]:
