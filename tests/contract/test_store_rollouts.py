@@ -22,6 +22,18 @@ from agl.types import (
 FINISHED = ("succeeded", "failed", "cancelled")
 
 
+async def test_an_input_as_deep_as_json_may_be_comes_back(store: LightningStore) -> None:
+    deep: list[Any] = []
+    for _ in range(198):
+        deep = [deep]
+    queued = await store.enqueue_rollout("a")
+    await store.update_rollout(queued.rollout_id, input=deep)
+    found = await store.query_rollouts()
+    claimed = await store.dequeue_rollout()
+    assert claimed is not None
+    assert [found[0].input, claimed.input] == [deep, deep]
+
+
 async def test_start_rollout_is_preparing_with_its_first_attempt(store: LightningStore) -> None:
     before = time.time()
     rollout = await store.start_rollout({"q": 1}, mode="train", metadata={"k": [1]}, worker_id="w")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from urllib.parse import quote
 
 import aiohttp
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from agl.errors import NotFoundError
 from agl.store.base import (
@@ -154,7 +155,7 @@ class LightningStoreClient(LightningStore):
         self, path: str, adapter: TypeAdapter[T], params: Sequence[tuple[str, str]] = ()
     ) -> T:
         answer = await self._transport.request("GET", API_V1_AGL_PREFIX + path, params=params)
-        return adapter.validate_json(answer)
+        return _read(adapter, answer)
 
     async def _post(
         self, path: str, adapter: TypeAdapter[T], body: Any | Unset, *, retry: bool = True
@@ -163,7 +164,7 @@ class LightningStoreClient(LightningStore):
         answer = await self._transport.request(
             "POST", API_V1_AGL_PREFIX + path, body=raw, retry=retry
         )
-        return adapter.validate_json(answer)
+        return _read(adapter, answer)
 
     async def _get_or_none(self, path: str, adapter: TypeAdapter[T]) -> T | None:
         try:
@@ -537,3 +538,13 @@ def _renamed(
     if old is not None:
         warnings.warn(f"{old_name} is deprecated, use {new_name}", DeprecationWarning, stacklevel=3)
     return _listed(new if new is not None else old)
+
+
+def _read(adapter: TypeAdapter[T], answer: bytes) -> T:
+    """Parse an answer; pydantic's parser does not go as deep as an input in an answer can be."""
+    try:
+        return adapter.validate_json(answer)
+    except ValidationError as error:
+        if error.errors(include_input=False)[0]["type"] != "json_invalid":
+            raise
+    return adapter.validate_python(json.loads(answer))
