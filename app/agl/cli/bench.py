@@ -45,10 +45,21 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         help="store, with credentials where it asks for them: http://agl:TOKEN@host:4747 "
         "(default: %(default)s)",
     )
-    scenario.add_argument("--rollouts", type=_positive, default=200, metavar="N")
-    scenario.add_argument("--batch-size", type=_positive, default=50, metavar="N")
-    scenario.add_argument("--runners", type=_positive, default=8, metavar="N")
-    scenario.add_argument("--seed", type=int, default=0, metavar="N", help="which tasks to draw")
+    for option, default, meaning in (
+        ("--rollouts", 200, "how many to play"),
+        ("--batch-size", 50, "how many the algorithm enqueues at a time"),
+        ("--runners", 8, "how many runner processes"),
+    ):
+        scenario.add_argument(
+            option,
+            type=_positive,
+            default=default,
+            metavar="N",
+            help=f"{meaning} (default: {default})",
+        )
+    scenario.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="which tasks to draw (default: 0)"
+    )
     scenario.add_argument(
         "--timeout",
         type=_seconds,
