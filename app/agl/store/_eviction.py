@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterable, Mapping
 
 from agl.errors import SpansEvictedError
-from agl.types import Span
 from agl.utils.locks import Guarded
-
-# Measured with tracemalloc on CPython 3.11: objects, dictionaries, ids and index entries of a span,
-# what each attribute takes beside its text, and what each event or link takes.
-_SPAN_BYTES = 3300
-_ATTRIBUTE_BYTES = 75
-_PART_BYTES = 760
-
-
-def estimate_span_size(span: Span) -> int:
-    """About how many bytes of memory a stored span takes."""
-    attributes = span.attributes
-    size = _SPAN_BYTES + _ATTRIBUTE_BYTES * len(attributes)
-    for value in attributes.values():
-        if isinstance(value, str):
-            size += len(value)
-        elif not isinstance(value, int | float):
-            size += 64 * len(value)
-    return size + _PART_BYTES * (len(span.events) + len(span.links))
 
 
 class SpanBudget(Guarded):
@@ -45,8 +26,8 @@ class SpanBudget(Guarded):
         self.safe = safe
         self.total = 0
         self.evicted_spans = 0
-        self._evicted: dict[str, set[str]] = {}
-        self._bytes: dict[str, int] = {}
+        self._evicted: dict[str, tuple[str, ...]] = {}
+        self._bytes: OrderedDict[str, int] = OrderedDict()
         self._finished: deque[str] = deque()
         self._stale: Counter[str] = Counter()
         """Entries of ``_finished`` to skip, of rollouts that were opened again."""
@@ -93,22 +74,27 @@ class SpanBudget(Guarded):
         victim = None
         while self._finished and victim is None:
             rollout_id = self._finished.popleft()
-            if self._stale[rollout_id]:
-                self._stale[rollout_id] -= 1
+            if rollout_id in self._stale:
+                self._forget_stale(rollout_id)
             elif rollout_id in writing:
                 spared.append(rollout_id)
             elif rollout_id in self._bytes:
                 victim = rollout_id
         self._finished.extendleft(reversed(spared))
-        self._stale += Counter()  # forgets those that are down to zero
         return victim
+
+    def _forget_stale(self, rollout_id: str) -> None:
+        self._stale[rollout_id] -= 1
+        if not self._stale[rollout_id]:
+            del self._stale[rollout_id]
 
     def evicted(self, rollout_id: str, spans_by_attempt: Mapping[str, int]) -> None:
         """Take note that a rollout has given up its spans."""
         with self._mutex:
             self.total -= self._bytes.pop(rollout_id, 0)
             self.evicted_spans += sum(spans_by_attempt.values())
-            self._evicted.setdefault(rollout_id, set()).update(spans_by_attempt)
+            known = self._evicted.get(rollout_id, ())
+            self._evicted[rollout_id] = tuple(dict.fromkeys((*known, *spans_by_attempt)))
 
     def check_kept(self, rollout_id: str, attempt_id: str | None) -> None:
         """Refuse to speak of spans that are not complete any more.

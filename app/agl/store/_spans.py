@@ -23,7 +23,7 @@ from agl.store.collection.base import AtomicLabels, LightningCollections
 from agl.store.collection.query import page
 from agl.store.operations import operation, step
 from agl.types import FINISHED_STATUSES, Attempt, PaginatedResult, Span
-from agl.utils.ownership import replace
+from agl.utils.ownership import replace, sharing
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -68,15 +68,13 @@ class SpanOperations(StoreCore[CollectionsT]):
 
     @operation
     async def add_span(self, span: Span) -> Span | None:
-        return span if await self._add_many_spans_helper([self._taken(span)]) else None
+        return span if await self._add_many_spans_helper([span]) else None
 
     @operation
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         if not spans:
             return []
-        owned = [self._taken(span) for span in spans]
-        stored = {id(span) for span in await self._add_many_spans_helper(owned)}
-        return [span for span, own in zip(spans, owned, strict=True) if id(own) in stored]
+        return await self._add_many_spans_helper(spans)
 
     @operation
     async def add_otel_span(
@@ -89,11 +87,11 @@ class SpanOperations(StoreCore[CollectionsT]):
         if sequence_id is None:
             (sequence_id,) = await self._issue_many_span_sequence_ids([rollout_id])
         span = Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id)
-        return self._given(span) if await self._add_many_spans_helper([span]) else None
+        return span if await self._add_many_spans_helper([span]) else None
 
     @step
     async def _add_many_spans_helper(self, spans: Sequence[Span]) -> Sequence[Span]:
-        """Store spans that belong to the store; returns the newly stored ones, in their order."""
+        """Store spans; returns those of ``spans`` that are newly stored, in their order."""
 
         async def work(c: CollectionsT) -> Sequence[Span]:
             await c.span_sequence_ids.chmax_many(_highest_numbers(spans))
@@ -116,15 +114,18 @@ class SpanOperations(StoreCore[CollectionsT]):
         """Called inside the section, after spans were stored; backends add to it."""
 
     def _report_duplicates(self, spans: Sequence[Span], stored: Sequence[Span]) -> None:
-        new = {id(span) for span in stored}
+        new = iter(stored)
+        expected = next(new, None)
         for span in spans:
-            if id(span) not in new:
-                logger.error(
-                    "Duplicated span added for rollout %s, attempt %s, span %s; dropped",
-                    span.rollout_id,
-                    span.attempt_id,
-                    span.span_id,
-                )
+            if span is expected:
+                expected = next(new, None)
+                continue
+            logger.error(
+                "Duplicated span added for rollout %s, attempt %s, span %s; dropped",
+                span.rollout_id,
+                span.attempt_id,
+                span.span_id,
+            )
         if self._recorder is not None:
             self._recorder.duplicate_spans(len(spans) - len(stored))
 
@@ -223,7 +224,8 @@ class SpanOperations(StoreCore[CollectionsT]):
                 ("rollout_id", "exact", rollout_id), ("attempt_id", "exact", attempt_id)
             )
             found = await c.spans.query(filters, sort_options(sort_by, sort_order), limit, offset)
-        return page(self._given_all(found.items), limit, offset, found.total)
+        items = found.items if sharing() else list(found.items)
+        return page(items, limit, offset, found.total)
 
     def _check_spans_kept(self, rollout_id: str, attempt_id: str | None) -> None:
         """Refuse to answer for spans that were given up; backends that do so override it."""

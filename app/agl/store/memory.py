@@ -8,7 +8,7 @@ from typing import cast
 
 from agl.errors import InvalidRequestError
 from agl.store._core import Pair
-from agl.store._eviction import SpanBudget, estimate_span_size
+from agl.store._eviction import SpanBudget
 from agl.store._plan import Plan
 from agl.store._waiting import Bell, Watch
 from agl.store.base import LightningStoreCapabilities, LightningStoreStatistics, is_finished
@@ -44,7 +44,7 @@ class InMemoryLightningStore(CollectionBasedLightningStore[InMemoryLightningColl
         eviction_memory_threshold: Bytes of spans (int), or share of the machine's memory (float),
             above which spans are given up; 70 % of the memory by default.
         safe_memory_threshold: Bytes or share at which that ends; 80 % of the threshold by default.
-        span_size_estimator: Bytes that a span takes; about right by default.
+        span_size_estimator: Bytes that a span takes; by default what it is known to take.
         tracker: Where operations are counted and timed.
         scan_debounce_seconds: Shortest time between two looks of the watchdog inside calls.
 
@@ -67,7 +67,7 @@ class InMemoryLightningStore(CollectionBasedLightningStore[InMemoryLightningColl
         threshold = _eviction_threshold(eviction_memory_threshold, self._memory_capacity)
         safe = _safe_threshold(safe_memory_threshold, threshold, self._memory_capacity)
         self._budget = SpanBudget(threshold, safe)
-        self._estimate = span_size_estimator or estimate_span_size
+        self._estimate = span_size_estimator
         self._bell = Bell()
         self._deadlines = Deadlines()
         self._latest_resources_id: str | None = None
@@ -152,8 +152,9 @@ class InMemoryLightningStore(CollectionBasedLightningStore[InMemoryLightningColl
         if not spans:
             return
         finished = {rollout.rollout_id: is_finished(rollout) for rollout, _ in attempts}
+        estimate = self._estimate or c.spans.bytes_of
         for span in spans:
-            size = max(0, int(self._estimate(span)))
+            size = max(0, int(estimate(span)))
             self._budget.add(span.rollout_id, size, finished=finished[span.rollout_id])
         await self._evict(c, finished)
 

@@ -274,7 +274,10 @@ class LightningCollections(ABC):
     @property
     @abstractmethod
     def spans(self) -> Collection[Span]:
-        """Key ``rollout_id``, ``attempt_id``, ``span_id``."""
+        """Key ``rollout_id``, ``attempt_id``, ``span_id``.
+
+        Unlike the others it keeps none of the objects it is given, and returns new ones.
+        """
 
     @property
     @abstractmethod

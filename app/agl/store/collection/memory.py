@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -20,8 +19,9 @@ from agl.store.collection.instrumented import (
     COLLECTION_OPERATIONS,
     CollectionsRecorder,
 )
-from agl.store.collection.items import Items, Key
+from agl.store.collection.items import Items
 from agl.store.collection.memory_queue import DequeBasedQueue, DictBasedKeyValue
+from agl.store.collection.memory_spans import SpanCollection
 from agl.store.collection.query import (
     check_window,
     page,
@@ -37,7 +37,6 @@ from agl.types import (
     ResourcesUpdate,
     Rollout,
     SortOptions,
-    Span,
     Worker,
 )
 from agl.utils.locks import AsyncLock, Guarded
@@ -50,6 +49,7 @@ __all__ = [
     "DictBasedKeyValue",
     "InMemoryLightningCollections",
     "ListBasedCollection",
+    "SpanCollection",
 ]
 
 LockType = Literal["thread", "asyncio"]
@@ -173,14 +173,6 @@ class ListBasedCollection(Guarded, Collection[T]):
             for item in items:
                 self._items.remove(self._items.key_of(item))
 
-    def remove_group(self, first_key: str) -> Sequence[Key]:
-        """Remove every item whose first key field has this value; returns their keys."""
-        with self._mutex:
-            keys = list(self._items.group(first_key))
-            for key in keys:
-                self._items.remove(key)
-            return keys
-
 
 Take = Callable[[str, AsyncLock], Awaitable[object]]
 
@@ -255,9 +247,7 @@ class InMemoryLightningCollections(LightningCollections):
         self._attempts = ListBasedCollection[Attempt](
             [], Attempt, ["rollout_id", "attempt_id"], "attempts", tracker, indexes=["status"]
         )
-        self._spans = ListBasedCollection[Span](
-            [], Span, ["rollout_id", "attempt_id", "span_id"], "spans", tracker
-        )
+        self._spans = SpanCollection("spans", tracker)
         self._resources = ListBasedCollection[ResourcesUpdate](
             [], ResourcesUpdate, ["resources_id"], "resources", tracker
         )
@@ -285,7 +275,7 @@ class InMemoryLightningCollections(LightningCollections):
         return self._attempts
 
     @property
-    def spans(self) -> ListBasedCollection[Span]:
+    def spans(self) -> SpanCollection:
         return self._spans
 
     @property
@@ -318,7 +308,7 @@ class InMemoryLightningCollections(LightningCollections):
 
     async def evict_spans_for_rollout(self, rollout_id: str) -> Mapping[str, int]:
         """Remove all spans of a rollout; returns how many by attempt id."""
-        return Counter(key[1] for key in self._spans.remove_group(rollout_id))
+        return self._spans.remove_rollout(rollout_id)
 
     def _locks_for(self, labels: Sequence[AtomicLabels] | None) -> Sequence[tuple[str, AsyncLock]]:
         wanted = tuple(labels or ())

@@ -1,0 +1,60 @@
+"""Items that are kept as JSON and decoded when somebody looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar, overload
+
+from pydantic_core import to_json
+
+T = TypeVar("T")
+
+
+class EncodedItems(Sequence[T], Generic[T]):
+    """Items of which some or all are JSON bytes; each look at one decodes it anew.
+
+    Whoever only passes them on as JSON takes :meth:`json` and decodes none.
+
+    Args:
+        parts: JSON bytes, or items that could not be kept as JSON.
+        decode: Makes an item of JSON bytes.
+        copy: Makes a copy of an item, so that nobody gets hold of the one that is kept.
+    """
+
+    __slots__ = ("_copy", "_decode", "_parts")
+
+    def __init__(
+        self,
+        parts: Sequence[bytes | T],
+        decode: Callable[[bytes], T],
+        copy: Callable[[T], T],
+    ) -> None:
+        self._parts = parts
+        self._decode = decode
+        self._copy = copy
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            return [self._item(part) for part in self._parts[index]]
+        return self._item(self._parts[index])
+
+    def json(self) -> bytes:
+        """A JSON array of all items; NaN and infinity become null."""
+        return b"[" + b",".join([self._json(part) for part in self._parts]) + b"]"
+
+    def _item(self, part: bytes | T) -> T:
+        return self._decode(part) if isinstance(part, bytes) else self._copy(part)
+
+    def _json(self, part: bytes | T) -> bytes:
+        if isinstance(part, bytes):
+            if b"NaN" not in part and b"Infinity" not in part:
+                return part
+            return to_json(self._decode(part), inf_nan_mode="null")
+        return to_json(part, inf_nan_mode="null")
