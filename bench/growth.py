@@ -86,7 +86,7 @@ class Load:
     def operations(self) -> dict[str, Operation]:
         """What is measured; each call is on another rollout, spread over the whole store."""
         store, picks = self.store, self._picks()
-        prepared = iter([self.span(*next(picks), 100) for _ in range(ROUNDS * BLOCK + BLOCK)])
+        prepared = iter([self.span(*next(picks), 100) for _ in range(ROUNDS * BLOCK)])
         return {
             "dequeue": store.dequeue_rollout,
             "start": lambda: store.start_rollout({"task": 0}),

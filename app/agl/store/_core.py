@@ -29,7 +29,7 @@ from agl.types import (
     Rollout,
 )
 from agl.utils.metrics import MetricsBackend
-from agl.utils.ownership import assemble, copy_model, copy_value, replace, sharing
+from agl.utils.ownership import assemble, changeable, copy_model, copy_value, sharing
 
 CollectionsT = TypeVar("CollectionsT", bound=LightningCollections)
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -145,7 +145,7 @@ class StoreCore(LightningStore, Generic[CollectionsT]):
         Raises:
             pydantic.ValidationError: a value of the wrong type.
         """
-        changed = replace(model)
+        changed = changeable(model)
         validator = changed.__pydantic_validator__
         for field, value in changes.items():
             validator.validate_assignment(changed, field, self._taken(value))

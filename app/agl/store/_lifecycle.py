@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Literal, TypeVar
 
 from agl.errors import DuplicatedPrimaryKeyError
@@ -33,6 +33,9 @@ R = TypeVar("R")
 
 _CREATE: tuple[AtomicLabels, ...] = (*LIFECYCLE, "resources")
 _ID_TRIES = 3
+_NO_CONFIG = RolloutConfig()
+_KNOWN_CONFIGS: dict[Hashable, RolloutConfig] = {}
+_MOST_CONFIGS = 1000
 
 
 class LifecycleOperations(StoreCore[CollectionsT]):
@@ -112,7 +115,7 @@ class LifecycleOperations(StoreCore[CollectionsT]):
             "input": self._taken(input),
             "mode": mode,
             "resources_id": resources_id,
-            "config": RolloutConfig() if config is None else self._taken(config),
+            "config": _NO_CONFIG if config is None else _shared(self._taken(config)),
             "metadata": {} if metadata is None else self._taken(metadata),
         }
 
@@ -303,6 +306,18 @@ class LifecycleOperations(StoreCore[CollectionsT]):
         if revived or "status" in changes or changes.get("worker_id"):
             plan.sync_worker(attempt)
         return attempt
+
+
+def _shared(config: RolloutConfig) -> RolloutConfig:
+    """One object for all rollouts of equal limits, which are mostly few."""
+    if type(config) is not RolloutConfig:
+        return config
+    retry = tuple(config.retry_condition)
+    limits = (config.timeout_seconds, config.unresponsive_seconds, config.max_attempts, retry)
+    given = frozenset(config.model_fields_set)
+    if len(_KNOWN_CONFIGS) < _MOST_CONFIGS:
+        return _KNOWN_CONFIGS.setdefault((limits, given), config)
+    return _KNOWN_CONFIGS.get((limits, given), config)
 
 
 def _with_resources(request: dict[str, Any], resources_id: str) -> dict[str, Any]:

@@ -24,6 +24,8 @@ ValueT = TypeVar("ValueT")
 _ATOMS = frozenset((str, int, float, bool, type(None), bytes))
 _set = object.__setattr__
 _sharing: ContextVar[bool] = ContextVar("agl_share_objects", default=False)
+_field_sets: dict[frozenset[str], set[str]] = {}
+_MOST_FIELD_SETS = 1000
 
 
 @contextmanager
@@ -88,6 +90,23 @@ def replace(model: ModelT, /, **changes: Any) -> ModelT:
     _set(twin, "__pydantic_fields_set__", fields_set)
     _set(twin, "__pydantic_private__", model.__pydantic_private__)
     return twin
+
+
+def changeable(model: ModelT) -> ModelT:
+    """A model to assign fields of; until then it shares its values with ``model``."""
+    twin = replace(model)
+    _set(twin, "__pydantic_fields_set__", set(model.__pydantic_fields_set__))
+    return twin
+
+
+def share_field_names(model: BaseModel) -> None:
+    """Let a model that will not be changed share the set of its given fields with others."""
+    names = frozenset(model.__pydantic_fields_set__)
+    shared = _field_sets.get(names)
+    if shared is None and len(_field_sets) < _MOST_FIELD_SETS:
+        shared = _field_sets[names] = set(names)
+    if shared is not None:
+        _set(model, "__pydantic_fields_set__", shared)
 
 
 def assemble(kind: type[ModelT], values: dict[str, Any]) -> ModelT:

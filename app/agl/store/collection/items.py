@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from collections.abc import Collection as Sized
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -15,12 +14,16 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from agl.errors import DuplicatedPrimaryKeyError, NotFoundError
 from agl.store.collection.ordered import OrderedIntegers
 from agl.store.collection.query import Condition, Query, predicate
-from agl.utils.ownership import replace
+from agl.utils.ownership import replace, share_field_names
 
 T = TypeVar("T")
 
 Key = str | tuple[str, ...]
 """The value of the primary key; a tuple if it has several fields."""
+
+
+Group = int | dict[tuple[str, ...], int]
+"""The only ordinal under a first key field, or several by the other fields of the key."""
 
 
 class Selection(NamedTuple):
@@ -39,10 +42,10 @@ class _Candidates(NamedTuple):
 
 
 class Items(Generic[T]):
-    """Items by primary key, in insertion order.
+    """Items by ordinal, which is insertion order, and the ordinals by primary key.
 
-    The first field of a composite key has an index. So has each field of ``indexes``, whose
-    buckets keep insertion order however often the field changes.
+    With a composite key, ordinals are grouped by its first field. Each field of ``indexes`` has an
+    index, whose buckets keep insertion order however often the field changes.
     """
 
     def __init__(
@@ -51,55 +54,65 @@ class Items(Generic[T]):
         self.item_type = item_type
         self.primary_keys = primary_keys
         self.key_of: Callable[[T], Key] = attrgetter(*primary_keys)
-        self._single = primary_keys[0] if len(primary_keys) == 1 else None
-        self._by_key: dict[Key, T] = {}
-        self._groups: dict[str, dict[Key, None]] = {}
+        self._single = len(primary_keys) == 1
+        self._items: dict[int, T] = {}
+        self._ordinals: dict[str, Group] = {}
         self._indexes: dict[str, dict[Any, OrderedIntegers]] = {field: {} for field in indexes}
-        self._ordinals: dict[Key, int] | None = {} if indexes else None
-        self._keys: dict[int, Key] = {}
         self._next_ordinal = 0
 
     def __len__(self) -> int:
-        return len(self._by_key)
+        return len(self._items)
 
     def get(self, key: Key) -> T | None:
-        return self._by_key.get(key)
-
-    def group(self, first_key: str) -> Sized[Key]:
-        """Keys whose first field has this value."""
-        if self._single is None:
-            return self._groups.get(first_key, ())
-        return (first_key,) if first_key in self._by_key else ()
+        ordinal = self._ordinal(key)
+        return None if ordinal is None else self._items[ordinal]
 
     def newest(self, first_key: str, field: str) -> T | None:
         """The item of a group with the highest ``field``."""
-        keys = self.group(first_key)
-        if len(keys) == 1:
-            return self._by_key[next(iter(keys))]
-        items = [self._by_key[key] for key in keys]
+        ordinals = self._group(first_key)
+        if len(ordinals) == 1:
+            return self._items[ordinals[0]]
+        items = [self._items[ordinal] for ordinal in ordinals]
         return max(items, key=attrgetter(field), default=None)
+
+    def _ordinal(self, key: Key) -> int | None:
+        if self._single:
+            return cast("int | None", self._ordinals.get(cast("str", key)))
+        group = self._ordinals.get(key[0])
+        if isinstance(group, dict):
+            return group.get(cast("tuple[str, ...]", key[1:]))
+        if group is not None and self.key_of(self._items[group]) == key:
+            return group
+        return None
+
+    def _group(self, first_key: str) -> Sequence[int]:
+        """Ordinals of the items whose first key field has this value, in insertion order."""
+        group = self._ordinals.get(first_key)
+        if group is None:
+            return ()
+        return tuple(group.values()) if isinstance(group, dict) else (group,)
 
     # Changes
 
     def add_all(self, items: Sequence[T]) -> None:
         """Add new items, all or none."""
-        added: dict[Key, T] = {}
+        keys: set[Key] = set()
         for item in items:
             key = self._checked_key(item)
-            if key in self._by_key or key in added:
+            if key in keys or self._ordinal(key) is not None:
                 raise DuplicatedPrimaryKeyError(
                     f"Item with primary key(s) {self._describe(item)} already exists"
                 )
-            added[key] = item
-        for key, item in added.items():
-            self._add(key, item)
+            keys.add(key)
+        for item in items:
+            self._add(self.key_of(item), item)
 
     def add_missing(self, items: Sequence[T]) -> list[T]:
         """Add the items whose key is free, and return them."""
         keyed = [(self._checked_key(item), item) for item in items]
         added: list[T] = []
         for key, item in keyed:
-            if key not in self._by_key:
+            if self._ordinal(key) is None:
                 self._add(key, item)
                 added.append(item)
         return added
@@ -107,7 +120,7 @@ class Items(Generic[T]):
     def require_all(self, items: Sequence[T]) -> None:
         """Refuse items that are not stored."""
         for item in items:
-            if self._checked_key(item) not in self._by_key:
+            if self._ordinal(self._checked_key(item)) is None:
                 raise NotFoundError(
                     f"Item with primary key(s) {self._describe(item)} does not exist"
                 )
@@ -115,48 +128,50 @@ class Items(Generic[T]):
     def put(self, item: T, fields: Sequence[str] | None) -> T:
         """Add a new item; of a stored one replace all or the given fields."""
         key = self._checked_key(item)
-        stored = self._by_key.get(key)
-        if stored is None:
+        ordinal = self._ordinal(key)
+        if ordinal is None:
             self._add(key, item)
             return item
+        stored = self._items[ordinal]
         if fields is not None:
             changes = {field: getattr(item, field) for field in fields}
             item = cast("T", replace(cast("Any", stored), **changes))
-        self._by_key[key] = item
-        if self._ordinals is not None:
-            self._reindex(self._ordinals[key], stored, item, fields)
+        self._items[ordinal] = item
+        self._reindex(ordinal, stored, item, fields)
         return item
 
     def remove(self, key: Key) -> None:
         """Remove a stored item."""
-        item = self._by_key.pop(key)
-        if self._single is None:
-            group = self._groups[key[0]]
-            del group[key]
-            if not group:
-                del self._groups[key[0]]
-        if self._ordinals is not None:
-            ordinal = self._ordinals.pop(key)
-            del self._keys[ordinal]
-            for field, buckets in self._indexes.items():
-                _leave(buckets, getattr(item, field), ordinal)
+        ordinal = cast("int", self._ordinal(key))
+        first = cast("str", key) if self._single else key[0]
+        group = self._ordinals[first]
+        if isinstance(group, dict):
+            del group[cast("tuple[str, ...]", key[1:])]
+        if not isinstance(group, dict) or not group:
+            del self._ordinals[first]
+        item = self._items.pop(ordinal)
+        for field, buckets in self._indexes.items():
+            _leave(buckets, getattr(item, field), ordinal)
 
     def _add(self, key: Key, item: T) -> None:
-        self._by_key[key] = item
-        if self._single is None:
-            first = key[0]
-            group = self._groups.get(first)
-            if group is None:
-                self._groups[first] = {key: None}
-            else:
-                group[key] = None
-        if self._ordinals is not None:
-            ordinal = self._next_ordinal
-            self._next_ordinal += 1
-            self._ordinals[key] = ordinal
-            self._keys[ordinal] = key
-            for field, buckets in self._indexes.items():
-                _enter(buckets, getattr(item, field), ordinal)
+        share_field_names(cast("Any", item))
+        ordinal = self._next_ordinal
+        self._next_ordinal += 1
+        self._items[ordinal] = item
+        if self._single:
+            self._ordinals[cast("str", key)] = ordinal
+        else:
+            self._add_to_group(cast("tuple[str, ...]", key), ordinal)
+        for field, buckets in self._indexes.items():
+            _enter(buckets, getattr(item, field), ordinal)
+
+    def _add_to_group(self, key: tuple[str, ...], ordinal: int) -> None:
+        group = self._ordinals.setdefault(key[0], ordinal)
+        if isinstance(group, dict):
+            group[key[1:]] = ordinal
+        elif group != ordinal:
+            only = cast("tuple[str, ...]", self.key_of(self._items[group]))
+            self._ordinals[key[0]] = {only[1:]: group, key[1:]: ordinal}
 
     def _reindex(self, ordinal: int, old: T, new: T, fields: Sequence[str] | None) -> None:
         if fields is not None and self._indexes.keys().isdisjoint(fields):
@@ -194,12 +209,11 @@ class Items(Generic[T]):
         by_key = self._by_exact_key(exact) or self._in_group(exact)
         if by_key is not None:
             return by_key
-        if self._ordinals is not None:
-            for condition in required:
-                found = self._by_index(condition) or self._by_first_keys(condition)
-                if found is not None:
-                    return found
-        return _Candidates(self._by_key.values(), len(self._by_key), ())
+        for condition in required:
+            found = self._by_index(condition) or self._by_first_keys(condition)
+            if found is not None:
+                return found
+        return _Candidates(self._items.values(), len(self._items), ())
 
     def _by_exact_key(self, exact: dict[str, Condition]) -> _Candidates | None:
         try:
@@ -207,12 +221,12 @@ class Items(Generic[T]):
         except KeyError:
             return None
         values = tuple([condition.operand for condition in used])
-        item = self._lookup(values[0] if self._single is not None else values)
+        item = self._lookup(values[0] if self._single else values)
         return _Candidates(() if item is None else (item,), 0 if item is None else 1, used)
 
     def _lookup(self, key: Any) -> T | None:
         try:
-            return self._by_key.get(key)
+            return self.get(key)
         except TypeError:  # an operand that cannot be hashed equals no string
             return None
 
@@ -220,8 +234,7 @@ class Items(Generic[T]):
         condition = exact.get(self.primary_keys[0])
         if condition is None or not isinstance(condition.operand, str):
             return None
-        keys = self.group(condition.operand)
-        return _Candidates(map(self._by_key.__getitem__, keys), len(keys), (condition,))
+        return self._chosen(self._group(condition.operand), condition)
 
     def _by_index(self, condition: Condition) -> _Candidates | None:
         buckets = self._indexes.get(condition.field)
@@ -233,9 +246,8 @@ class Items(Generic[T]):
         except TypeError:
             return None
         ordinals: Iterator[int] = iter(chosen[0]) if len(chosen) == 1 else heapq.merge(*chosen)
-        return _Candidates(
-            map(self._by_ordinal, ordinals), sum(len(bucket) for bucket in chosen), (condition,)
-        )
+        total = sum(len(bucket) for bucket in chosen)
+        return _Candidates(map(self._items.__getitem__, ordinals), total, (condition,))
 
     def _by_first_keys(self, condition: Condition) -> _Candidates | None:
         """Few first keys out of many, brought back into insertion order."""
@@ -244,12 +256,11 @@ class Items(Generic[T]):
         firsts: Any = condition.operand
         if not isinstance(firsts, dict):  # not hashable, to be compared one by one
             return None
-        keys = list(chain.from_iterable(map(self.group, cast("dict[Any, None]", firsts))))
-        keys.sort(key=cast("dict[Key, int]", self._ordinals).__getitem__)
-        return _Candidates(map(self._by_key.__getitem__, keys), len(keys), (condition,))
+        ordinals = chain.from_iterable(map(self._group, cast("dict[Any, None]", firsts)))
+        return self._chosen(sorted(ordinals), condition)
 
-    def _by_ordinal(self, ordinal: int) -> T:
-        return self._by_key[self._keys[ordinal]]
+    def _chosen(self, ordinals: Sequence[int], condition: Condition) -> _Candidates:
+        return _Candidates(map(self._items.__getitem__, ordinals), len(ordinals), (condition,))
 
 
 def _enter(buckets: dict[Any, OrderedIntegers], value: Any, ordinal: int) -> None:

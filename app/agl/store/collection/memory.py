@@ -139,7 +139,8 @@ class ListBasedCollection(Guarded, Collection[T]):
         return next(iter(sort_items(matches, *order, head=1)), None)
 
     async def find(self, *key: str) -> T | None:
-        return self._items.get(key[0] if len(key) == 1 else key)
+        with self._mutex:
+            return self._items.get(key[0] if len(key) == 1 else key)
 
     async def find_newest(self, first_key: str, field: str) -> T | None:
         """Of the items whose first key field has this value, the one with the highest ``field``."""
@@ -245,7 +246,7 @@ class InMemoryLightningCollections(LightningCollections):
             [], Rollout, ["rollout_id"], "rollouts", tracker, indexes=["status"]
         )
         self._attempts = ListBasedCollection[Attempt](
-            [], Attempt, ["rollout_id", "attempt_id"], "attempts", tracker, indexes=["status"]
+            [], Attempt, ["rollout_id", "attempt_id"], "attempts", tracker
         )
         self._spans = SpanCollection("spans", tracker)
         self._resources = ListBasedCollection[ResourcesUpdate](

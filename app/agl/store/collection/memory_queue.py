@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import operator
 import uuid
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeVar, cast
 
 from agl.store.collection.base import KeyValue, Queue, ensure_numeric
@@ -25,7 +26,7 @@ Combine = Callable[[Any, Any], Any]
 
 
 class DequeBasedQueue(Guarded, Queue[T]):
-    """A queue in a deque; entries discarded in its middle are skipped when their turn comes."""
+    """A queue whose entries can be taken out wherever they are, at no cost for the others."""
 
     def __init__(
         self,
@@ -36,9 +37,10 @@ class DequeBasedQueue(Guarded, Queue[T]):
     ) -> None:
         super().__init__()
         self._item_type = item_type
-        self._entries: deque[tuple[int, T]] = deque()
-        self._places: dict[Any, list[int]] = {}
-        self._dead: set[int] = set()
+        self._entries: OrderedDict[int, T] = OrderedDict()
+        self._places: dict[Any, int | tuple[int, ...]] = {}
+        """Where an item stands; a bare number if only once, which is the rule and saves memory."""
+
         self._next = 0
         self._append(items or ())
         self._id = id or str(uuid.uuid4())
@@ -73,30 +75,22 @@ class DequeBasedQueue(Guarded, Queue[T]):
         taken: list[T] = []
         with self._mutex:
             while len(taken) < limit and self._entries:
-                place, item = self._entries.popleft()
-                if place in self._dead:
-                    self._dead.discard(place)
-                    continue
+                place, item = self._entries.popitem(last=False)
                 self._forget(place, item)
                 taken.append(item)
         return taken
 
     async def peek(self, limit: int = 1) -> Sequence[T]:
-        seen: list[T] = []
         with self._mutex:
-            for place, item in self._entries:
-                if len(seen) >= limit:
-                    break
-                if place not in self._dead:
-                    seen.append(item)
-        return seen
+            return list(islice(self._entries.values(), max(0, limit)))
 
     async def discard(self, items: Sequence[T]) -> int:
         with self._mutex:
             gone = 0
             for item in items:
                 places = self._find(item)
-                self._dead.update(places)
+                for place in places:
+                    del self._entries[place]
                 gone += len(places)
                 self._places.pop(_hashable(item), None)
             return gone
@@ -105,7 +99,7 @@ class DequeBasedQueue(Guarded, Queue[T]):
         return self._length()
 
     def _length(self) -> int:
-        return len(self._entries) - len(self._dead)
+        return len(self._entries)
 
     def _append(self, items: Sequence[T]) -> None:
         for item in items:
@@ -114,26 +108,34 @@ class DequeBasedQueue(Guarded, Queue[T]):
                     f"Queue of {self._item_type.__name__} cannot take {type(item).__name__}"
                 )
         for item in items:
-            self._entries.append((self._next, item))
-            self._places.setdefault(_hashable(item), []).append(self._next)
+            self._entries[self._next] = item
+            self._note(self._next, _hashable(item))
             self._next += 1
 
-    def _find(self, item: T) -> list[int]:
+    def _note(self, place: int, key: Any) -> None:
+        known = self._places.get(key)
+        if known is None:
+            self._places[key] = place
+        else:
+            self._places[key] = (*_all(known), place)
+
+    def _find(self, item: T) -> tuple[int, ...]:
         key = _hashable(item)
-        places = self._places.get(key, [])
         if key is not None:
-            return places
-        return [
-            place for place, other in self._entries if other == item and place not in self._dead
-        ]
+            return _all(self._places.get(key, ()))
+        return tuple(place for place, other in self._entries.items() if other == item)
 
     def _forget(self, place: int, item: T) -> None:
         key = _hashable(item)
-        places = self._places.get(key)
-        if places is not None:
-            places.remove(place)
-            if not places:
-                del self._places[key]
+        left = tuple(other for other in _all(self._places.get(key, ())) if other != place)
+        if left:
+            self._places[key] = left
+        else:
+            self._places.pop(key, None)
+
+
+def _all(places: int | tuple[int, ...]) -> tuple[int, ...]:
+    return places if isinstance(places, tuple) else (places,)
 
 
 def _hashable(item: Any) -> Any:

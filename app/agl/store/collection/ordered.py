@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
@@ -9,13 +10,13 @@ _BLOCK = 512
 
 
 class OrderedIntegers:
-    """Sorted integers in blocks of a few hundred; adding and removing touches one block."""
+    """Sorted 64-bit integers in blocks of a few hundred; adding and removing touches one block."""
 
     __slots__ = ("_blocks", "_count", "_highest")
 
     def __init__(self) -> None:
-        self._blocks: list[list[int]] = []
-        self._highest: list[int] = []
+        self._blocks: list[array[int]] = []
+        self._highest: array[int] = array("q")
         self._count = 0
 
     def __len__(self) -> int:
@@ -28,14 +29,12 @@ class OrderedIntegers:
     def add(self, number: int) -> None:
         """Add a number that is not a member."""
         self._count += 1
-        if not self._blocks:
-            self._blocks.append([number])
-            self._highest.append(number)
+        if not self._highest or number > self._highest[-1]:
+            self._append(number)
             return
-        at = min(bisect_left(self._highest, number), len(self._blocks) - 1)
+        at = bisect_left(self._highest, number)
         block = self._blocks[at]
         insort(block, number)
-        self._highest[at] = block[-1]
         if len(block) > 2 * _BLOCK:
             self._split(at)
 
@@ -51,7 +50,15 @@ class OrderedIntegers:
             del self._blocks[at]
             del self._highest[at]
 
+    def _append(self, number: int) -> None:
+        if self._blocks and len(self._blocks[-1]) < _BLOCK:
+            self._blocks[-1].append(number)
+            self._highest[-1] = number
+        else:
+            self._blocks.append(array("q", (number,)))
+            self._highest.append(number)
+
     def _split(self, at: int) -> None:
         block = self._blocks[at]
         self._blocks[at : at + 1] = [block[:_BLOCK], block[_BLOCK:]]
-        self._highest[at : at + 1] = [block[_BLOCK - 1], block[-1]]
+        self._highest.insert(at, block[_BLOCK - 1])
