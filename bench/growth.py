@@ -1,9 +1,8 @@
 """What the store in memory costs when it is full, against what it costs when it is nearly empty.
 
-All figures are ratios within one run, or counts. ``--rollouts`` sets how full: every rollout has
-``--spans`` spans of 8 attributes of 80 characters. A small store of 1,000 rollouts is measured in
-turns with the full one, as CPU time of this thread, so that other work on the machine and a clock
-that changes its pace touch both alike.
+Figures are ratios within one run, or counts. Every rollout has spans of 8 attributes of 80
+characters. A small store of 1,000 rollouts is measured in turns with the full one, in CPU time of
+the thread, so that other work on the machine and a changing clock touch both alike.
 """
 
 from __future__ import annotations
@@ -12,9 +11,11 @@ import argparse
 import asyncio
 import gc
 import json
+import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -26,9 +27,12 @@ from agl.utils.metrics import PrometheusMetricsBackend
 from agl.utils.ownership import share_objects
 
 SMALL = 1_000
-ROUNDS = 15
+ROUNDS = 25
 BLOCK = 40
-Operation = Callable[[], Awaitable[object]]
+PAUSE_BUDGET = 2**50
+PARTS = ("plain", "tracker", "stalls")
+Call = Callable[[], Awaitable[object]]
+Ids = tuple[str, str]
 
 
 class ClockedStore(InMemoryLightningStore):
@@ -41,182 +45,255 @@ class ClockedStore(InMemoryLightningStore):
 
 
 class Load:
-    """Fills a store and calls it."""
+    """A store, how to fill it and how to call it."""
 
-    def __init__(self, rollouts: int, spans: int, *, tracker: bool, limits: bool = False) -> None:
+    def __init__(self, store: ClockedStore, rollouts: int, spans: int) -> None:
+        self.store = store
         self.rollouts = rollouts
         self.spans = spans
-        self.started: list[tuple[str, str]] = []
-        self.number = 0
-        self._config = RolloutConfig(timeout_seconds=3600.0) if limits else None
-        total = rollouts * spans
-        self.store = ClockedStore(
-            tracker=PrometheusMetricsBackend() if tracker else None,
-            eviction_memory_threshold=total if limits else 2**50,
-            safe_memory_threshold=total // 2 if limits else None,
-            span_size_estimator=(lambda _: 1) if limits else None,
-        )
+        self.started: list[Ids] = []
+        self._number = 0
+        self._at = 0
 
-    async def start(self) -> None:
-        """As many rollouts again as run, in a tenth of the number, wait in the queue."""
+    async def start(self, config: RolloutConfig | None = None) -> None:
+        """Start all rollouts; a tenth as many wait in the queue."""
         queued = max(self.rollouts // 10, ROUNDS * BLOCK)
         for first in range(0, queued, 1000):
-            count = min(1000, queued - first)
             await self.store.enqueue_many_rollouts(
-                [EnqueueRolloutRequest(input={"task": first + n}) for n in range(count)]
+                [
+                    EnqueueRolloutRequest(input={"task": number})
+                    for number in range(first, min(first + 1000, queued))
+                ]
             )
-        for n in range(self.rollouts):
-            rollout = await self.store.start_rollout({"task": n}, config=self._config)
+        for number in range(self.rollouts):
+            rollout = await self.store.start_rollout({"task": number}, config=config)
             self.started.append((rollout.rollout_id, rollout.attempt.attempt_id))
 
-    async def fill_spans(self) -> None:
-        """Give every rollout its spans, and finish nine of ten."""
-        for at, (rollout_id, attempt_id) in enumerate(self.started):
-            await self.store.add_many_spans(
-                [self.span(rollout_id, attempt_id, n) for n in range(self.spans)]
-            )
-            if at % 10:
-                await self.store.update_attempt(rollout_id, attempt_id, status="succeeded")
+    async def fill(self, unfinished: int) -> None:
+        """Give every rollout its spans, and finish all but one of ``unfinished``."""
+        for at, ids in enumerate(self.started):
+            await self.store.add_many_spans([self.span(ids, n) for n in range(self.spans)])
+            if at % unfinished:
+                await self.store.update_attempt(*ids, status="succeeded")
 
-    def span(self, rollout_id: str, attempt_id: str, number: int) -> Span:
-        """As the server gets it: from bytes."""
-        self.number += 1
-        return Span.model_validate_json(span_json(rollout_id, attempt_id, number, self.number))
+    def span(self, ids: Ids, number: int) -> Span:
+        """A span as the server has it, parsed from bytes."""
+        self._number += 1
+        return Span.model_validate_json(span_json(ids, number, self._number))
 
-    def operations(self) -> dict[str, Operation]:
-        """What is measured; each call is on another rollout, spread over the whole store."""
-        store, picks = self.store, self._picks()
-        prepared = iter([self.span(*next(picks), 100) for _ in range(ROUNDS * BLOCK)])
+    def calls(self) -> dict[str, Callable[[], list[Call]]]:
+        """For each operation measured, what makes the next block of calls, ready to be awaited.
+
+        Ids are made anew, since those of a request have just been parsed.
+        """
+        store = self.store
+        page = partial(store.query_rollouts, status_in=["succeeded"], limit=20)
         return {
-            "dequeue": store.dequeue_rollout,
-            "start": lambda: store.start_rollout({"task": 0}),
-            "add_span": lambda: store.add_span(next(prepared)),
-            "update_attempt": lambda: self._heartbeat(*next(picks)),
-            "get by id": lambda: store.get_rollout_by_id(next(picks)[0]),
-            "first page": lambda: store.query_rollouts(status_in=["succeeded"], limit=20),
-            "spans of one": lambda: store.query_spans(next(picks)[0], limit=10),
+            "dequeue": lambda: [store.dequeue_rollout] * BLOCK,
+            "start": lambda: [partial(store.start_rollout, {"task": 0})] * BLOCK,
+            "add_span": lambda: [
+                partial(store.add_span, self.span(ids, 100)) for ids in self._others()
+            ],
+            "update_attempt": lambda: [
+                partial(store.update_attempt, *ids, metadata={"step": 1}) for ids in self._others()
+            ],
+            "get by id": lambda: [
+                partial(store.get_rollout_by_id, ids[0]) for ids in self._others()
+            ],
+            "first page by status": lambda: [page] * BLOCK,
+            "spans of a rollout": lambda: [
+                partial(store.query_spans, ids[0]) for ids in self._others()
+            ],
         }
 
-    def _heartbeat(self, rollout_id: str, attempt_id: str) -> Awaitable[object]:
-        return self.store.update_attempt(
-            rollout_id, attempt_id, metadata={"step": 1}, last_heartbeat_time=self.store._now()
-        )
-
-    def _picks(self) -> Any:
-        step = 7919  # a prime, so that picks are far from each other
-        at = 0
-        while True:
-            yield self.started[at % len(self.started)]
-            at += step
+    def _others(self) -> Iterator[Ids]:
+        """Rollouts far from each other, a block of them."""
+        for _ in range(BLOCK):
+            self._at = (self._at + 7919) % len(self.started)
+            rollout_id, attempt_id = self.started[self._at]
+            yield "".join(rollout_id), "".join(attempt_id)
 
 
-def span_json(rollout_id: str, attempt_id: str, number: int, unique: int) -> bytes:
+def span_json(ids: Ids, number: int, unique: int) -> bytes:
     """A span of 8 attributes of 80 characters, as our client sends it."""
     trace_id, span_id = f"{unique:032x}", f"{unique:016x}"
-    attributes = {f"attribute.{n}": f"{unique + n:080d}" for n in range(8)}
-    return json.dumps(
-        {
-            "rollout_id": rollout_id,
-            "attempt_id": attempt_id,
-            "sequence_id": number,
-            "trace_id": trace_id,
-            "span_id": span_id,
-            "parent_id": None,
-            "name": "step",
-            "status": {"status_code": "OK", "description": None},
-            "attributes": attributes,
-            "events": [],
-            "links": [],
-            "start_time": 1764444444.123,
-            "end_time": 1764444445.123,
-            "context": {
-                "trace_id": trace_id,
-                "span_id": span_id,
-                "is_remote": False,
-                "trace_state": {},
-            },
-            "parent": None,
-            "resource": {"attributes": {}, "schema_url": ""},
-        },
-        separators=(",", ":"),
+    attributes = ",".join([f'"attribute.{n}":"{unique + n:080d}"' for n in range(8)])
+    return (
+        f'{{"rollout_id":"{ids[0]}","attempt_id":"{ids[1]}","sequence_id":{number},'
+        f'"trace_id":"{trace_id}","span_id":"{span_id}","parent_id":null,"name":"step",'
+        '"status":{"status_code":"OK","description":null},'
+        f'"attributes":{{{attributes}}},"events":[],"links":[],'
+        '"start_time":1764444444.123,"end_time":1764444445.123,'
+        f'"context":{{"trace_id":"{trace_id}","span_id":"{span_id}","is_remote":false,'
+        '"trace_state":{}},"parent":null,"resource":{"attributes":{},"schema_url":""}}'
     ).encode()
 
 
 def resident() -> int:
+    """Bytes of memory of this process."""
     gc.collect()
     return psutil.Process().memory_info().rss
 
 
-async def cost(operation: Operation) -> float:
+def objects() -> int:
+    """How many objects the garbage collector looks at."""
+    gc.collect()
+    return len(gc.get_objects())
+
+
+async def cost(calls: list[Call]) -> float:
     """Microseconds of CPU a call."""
     started = time.thread_time_ns()
-    for _ in range(BLOCK):
-        await operation()
-    return (time.thread_time_ns() - started) / BLOCK / 1000
+    for call in calls:
+        await call()
+    return (time.thread_time_ns() - started) / len(calls) / 1000
 
 
 async def compare(small: Load, full: Load) -> dict[str, dict[str, float]]:
-    """Cost of each operation in both stores, measured in turns."""
+    """Cost of each operation in both stores, measured in turns, without garbage collections."""
     gc.collect()
     gc.disable()
     figures: dict[str, dict[str, float]] = {}
-    pairs = zip(small.operations().items(), full.operations().values(), strict=True)
-    for (name, in_small), in_full in pairs:
+    in_full = full.calls()
+    for name, in_small in small.calls().items():
         costs: tuple[list[float], list[float]] = ([], [])
         for _ in range(ROUNDS):
-            costs[0].append(await cost(in_small))
-            costs[1].append(await cost(in_full))
+            costs[0].append(await cost(in_small()))
+            costs[1].append(await cost(in_full[name]()))
         few, many = median(costs[0]), median(costs[1])
-        figures[name] = {
-            "small_us": round(few, 1),
-            "full_us": round(many, 1),
-            "ratio": round(many / few, 2),
-        }
+        figures[name] = {"ratio": round(many / few, 2), "small_us": few, "full_us": many}
     gc.enable()
     return figures
 
 
 async def growth(rollouts: int, spans: int, *, tracker: bool) -> dict[str, Any]:
-    small = Load(SMALL, spans, tracker=tracker)
+    """Ratios of cost, and what a rollout and a span take."""
+
+    def new_store() -> ClockedStore:
+        backend = PrometheusMetricsBackend() if tracker else None
+        return ClockedStore(tracker=backend, eviction_memory_threshold=PAUSE_BUDGET)
+
+    small = Load(new_store(), SMALL, spans)
     await small.start()
-    await small.fill_spans()
-    full = Load(rollouts, spans, tracker=tracker)
-    objects, before = len(gc.get_objects()), resident()
+    await small.fill(10)
+    full = Load(new_store(), rollouts, spans)
+    stored, total = rollouts * 11 / 10, rollouts * spans
+    memory, tracked = [resident()], [objects()]
     await full.start()
-    with_rollouts = resident()
-    tracked_rollouts = len(gc.get_objects()) - objects
-    await full.fill_spans()
-    with_spans = resident()
-    tracked_spans = len(gc.get_objects()) - objects - tracked_rollouts
-    started = time.perf_counter()
+    memory.append(resident())
+    tracked.append(objects())
+    await full.fill(10)
+    memory.append(resident())
+    tracked.append(objects())
+    started = time.thread_time()
     gc.collect()
-    collection = time.perf_counter() - started
-    size = len(span_json(*full.started[0], 1, full.number))
-    total = rollouts * spans
+    collection = time.thread_time() - started
+    size = len(span_json(full.started[0], 1, total))
     return {
-        "rollouts": rollouts,
-        "spans": total,
-        "tracker": tracker,
         "cost": await compare(small, full),
         "span_json_bytes": size,
-        "memory_per_span": round((with_spans - with_rollouts) / total / size, 2),
-        "bytes_per_rollout": (with_rollouts - before) // (rollouts * 11 // 10),
-        "tracked_per_rollout": round(tracked_rollouts / (rollouts * 11 / 10), 1),
-        "tracked_per_span": round(tracked_spans / total, 2),
+        "memory_per_span_to_json": round((memory[2] - memory[1]) / total / size, 2),
+        "bytes_per_rollout": round((memory[1] - memory[0]) / stored),
+        "collector_objects_per_rollout": round((tracked[1] - tracked[0]) / stored, 2),
+        "collector_objects_per_span": round((tracked[2] - tracked[1]) / total, 2),
         "full_collection_ms": round(collection * 1000),
     }
 
 
+class Gaps:
+    """Longest time, in milliseconds of CPU, for which other tasks had to wait."""
+
+    def __init__(self) -> None:
+        self._last = time.thread_time()
+        self.longest = 0.0
+
+    def note(self) -> None:
+        now = time.thread_time()
+        self.longest = max(self.longest, (now - self._last) * 1000)
+        self._last = now
+
+
+async def longest_gap(work: Awaitable[object]) -> float:
+    """How long ``work`` keeps the event loop at a time, at most."""
+    task = asyncio.ensure_future(work)
+    gaps = Gaps()
+    while not task.done():
+        await asyncio.sleep(0)
+        gaps.note()
+    await task
+    return round(gaps.longest, 1)
+
+
+async def stalls(rollouts: int, spans: int) -> dict[str, Any]:
+    """Evict half of all spans, let every unfinished rollout time out, ask for statistics."""
+    total = rollouts * spans
+    store = ClockedStore(
+        eviction_memory_threshold=total,
+        safe_memory_threshold=total // 2,
+        span_size_estimator=lambda _: 1,
+    )
+    load = Load(store, rollouts, spans)
+    await load.start(RolloutConfig(timeout_seconds=86_400.0))
+    await load.fill(2)
+    gc.collect()
+    gc.freeze()
+
+    async def evict() -> None:
+        while (await store.statistics())["total_span_bytes"] > total // 2:
+            await store.add_span(load.span(load.started[-1], 100))
+            await asyncio.sleep(0)
+
+    async def time_out() -> None:
+        store.ahead = 90_000.0
+        watching = asyncio.create_task(store.watchdog.run(0.01))
+        unfinished = True
+        while unfinished:
+            await asyncio.sleep(0.01)
+            running = await store.query_rollouts(status_in=["preparing", "running"], limit=1)
+            unfinished = running.total > 0
+        watching.cancel()
+
+    async def ask() -> None:
+        for _ in range(1000):
+            await store.statistics()
+            await asyncio.sleep(0)
+
+    figures = {
+        "eviction_ms": await longest_gap(evict()),
+        "watchdog_ms": await longest_gap(time_out()),
+        "statistics_ms": await longest_gap(ask()),
+    }
+    statistics = await store.statistics()
+    return {**figures, "evicted_spans": statistics["evicted_spans"]}
+
+
+def measure(part: str, rollouts: int, spans: int) -> dict[str, Any]:
+    """One part, in this process."""
+    with share_objects():  # as a server does
+        if part == "stalls":
+            return asyncio.run(stalls(rollouts, spans))
+        return asyncio.run(growth(rollouts, spans, tracker=part == "tracker"))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench growth", description=__doc__)
-    parser.add_argument("--rollouts", type=int, default=100_000)
-    parser.add_argument("--spans", type=int, default=4)
+    parser.add_argument("--rollouts", type=int, default=100_000, help="how full (%(default)s)")
+    parser.add_argument("--spans", type=int, default=4, help="spans a rollout (%(default)s)")
+    parser.add_argument("--part", choices=PARTS, help="only this one, as one line of JSON")
     options = parser.parse_args(arguments)
-    with share_objects():
-        for tracker in (False, True):
-            figures = asyncio.run(growth(options.rollouts, options.spans, tracker=tracker))
-            print(json.dumps(figures, indent=1))
+    if options.part is not None:
+        print(json.dumps(measure(options.part, options.rollouts, options.spans)))
+        return 0
+    report = {part: _in_process(part, options.rollouts, options.spans) for part in PARTS}
+    print(json.dumps({"rollouts": options.rollouts, "spans": options.spans, **report}, indent=2))
     return 0
+
+
+def _in_process(part: str, rollouts: int, spans: int) -> dict[str, Any]:
+    """One part in a process of its own, whose memory nobody used before."""
+    command = [sys.executable, "-m", "bench.growth", "--part", part]
+    command += ["--rollouts", str(rollouts), "--spans", str(spans)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,10 @@ def replace(model: ModelT, /, **changes: Any) -> ModelT:
     twin = kind.__new__(kind)
     known = model.__pydantic_fields_set__
     fields_set = known if changes.keys() <= known else known | set(changes)
-    _set(twin, "__dict__", {**model.__dict__, **changes})
+    values = model.__dict__.copy()
+    for field, value in changes.items():  # a merge of dictionaries would make room for more
+        values[field] = value
+    _set(twin, "__dict__", values)
     _set(twin, "__pydantic_extra__", model.__pydantic_extra__)
     _set(twin, "__pydantic_fields_set__", fields_set)
     _set(twin, "__pydantic_private__", model.__pydantic_private__)

@@ -136,6 +136,7 @@ class Items(Generic[T]):
         if fields is not None:
             changes = {field: getattr(item, field) for field in fields}
             item = cast("T", replace(cast("Any", stored), **changes))
+        share_field_names(cast("Any", item))
         self._items[ordinal] = item
         self._reindex(ordinal, stored, item, fields)
         return item
