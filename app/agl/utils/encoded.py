@@ -53,8 +53,33 @@ class EncodedItems(Sequence[T], Generic[T]):
         return self._decode(part) if isinstance(part, bytes) else self._copy(part)
 
     def _json(self, part: bytes | T) -> bytes:
-        if isinstance(part, bytes):
-            if b"NaN" not in part and b"Infinity" not in part:
-                return part
+        if not isinstance(part, bytes):
+            return to_json(part, inf_nan_mode="null")
+        if not is_strict_json(part):
             return to_json(self._decode(part), inf_nan_mode="null")
-        return to_json(part, inf_nan_mode="null")
+        return part
+
+
+_latest: tuple[object, bytes] | None = None
+
+
+def remember_json(item: object, data: bytes) -> None:
+    """Keep the JSON of the item encoded last, for whoever sends that very object on right away.
+
+    The item must not change until then.
+    """
+    global _latest
+    _latest = item, data
+
+
+def recall_json(item: object) -> bytes | None:
+    """The JSON of an item, if it is the one encoded last; NaN and infinity never are in it."""
+    latest = _latest
+    if latest is None or latest[0] is not item or not is_strict_json(latest[1]):
+        return None
+    return latest[1]
+
+
+def is_strict_json(data: bytes) -> bool:
+    """Whether every reader of JSON surely takes it, which is not so with NaN and infinity."""
+    return b"NaN" not in data and b"Infinity" not in data

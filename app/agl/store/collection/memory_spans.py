@@ -30,7 +30,7 @@ from agl.store.collection.query import (
     window,
 )
 from agl.types import FilterOptions, PaginatedResult, SortOptions, Span
-from agl.utils.encoded import EncodedItems
+from agl.utils.encoded import EncodedItems, remember_json
 from agl.utils.locks import Guarded
 from agl.utils.metrics import MetricsBackend
 from agl.utils.ownership import copy_model, replace, sharing
@@ -73,6 +73,7 @@ def encode_span(span: Span) -> bytes | None:
     try:
         data = Span.__pydantic_serializer__.to_json(span, warnings=False)
         if sharing() and type(span) is Span:
+            remember_json(span, data)
             return data
         return data if decode_span(data) == span else None
     except (PydanticSerializationError, ValueError):
