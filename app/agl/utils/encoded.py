@@ -46,18 +46,14 @@ class EncodedItems(Sequence[T], Generic[T]):
         return self._item(self._parts[index])
 
     def json(self) -> bytes:
-        """A JSON array of all items; NaN and infinity become null."""
+        """A JSON array of all items."""
         return b"[" + b",".join([self._json(part) for part in self._parts]) + b"]"
 
     def _item(self, part: bytes | T) -> T:
         return self._decode(part) if isinstance(part, bytes) else self._copy(part)
 
     def _json(self, part: bytes | T) -> bytes:
-        if not isinstance(part, bytes):
-            return to_json(part, inf_nan_mode="null")
-        if not is_strict_json(part):
-            return to_json(self._decode(part), inf_nan_mode="null")
-        return part
+        return part if isinstance(part, bytes) else to_json(part, inf_nan_mode="null")
 
 
 _latest: tuple[object, bytes] | None = None
@@ -73,13 +69,6 @@ def remember_json(item: object, data: bytes) -> None:
 
 
 def recall_json(item: object) -> bytes | None:
-    """The JSON of an item, if it is the one encoded last; NaN and infinity never are in it."""
+    """The JSON of an item, if it is the one encoded last."""
     latest = _latest
-    if latest is None or latest[0] is not item or not is_strict_json(latest[1]):
-        return None
-    return latest[1]
-
-
-def is_strict_json(data: bytes) -> bool:
-    """Whether every reader of JSON surely takes it, which is not so with NaN and infinity."""
-    return b"NaN" not in data and b"Infinity" not in data
+    return latest[1] if latest is not None and latest[0] is item else None

@@ -68,11 +68,12 @@ def decode_span(data: bytes) -> Span:
 def encode_span(span: Span) -> bytes | None:
     """The JSON of a span; ``None`` if the same span could not be read back from it.
 
-    Trusts a caller who shares objects, since his spans were parsed from bytes.
+    Trusts a caller who shares objects, since his spans were parsed from bytes, but for NaN and
+    infinity, which JSON names with strings.
     """
     try:
         data = Span.__pydantic_serializer__.to_json(span, warnings=False)
-        if sharing() and type(span) is Span:
+        if sharing() and type(span) is Span and b'NaN"' not in data and b'Infinity"' not in data:
             remember_json(span, data)
             return data
         return data if decode_span(data) == span else None
