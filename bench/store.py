@@ -1,0 +1,201 @@
+"""Speed of the store server over HTTP, as ratios to the yardstick within one run.
+
+Each round runs every variant once, in turns, against a fresh server; figures are medians over the
+rounds, ratios are taken within a round first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.servers import ROOT, resident_mib, serving
+
+VARIANTS = ("yardstick", "ours", "ours-no-tracker")
+LOADER_SOURCE = ROOT / "bench" / "loader" / "load.c"
+LOADER = ROOT / ".cache" / "bench" / "load"
+LOADER_LIMIT = 0.7
+"""Share of a core above which the loader may be what is measured."""
+
+Run = dict[str, Any]
+
+
+def main(arguments: list[str]) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        build_loader()
+        report = measure(options)
+    except (RuntimeError, OSError) as error:
+        print(f"bench store: error: {error}", file=sys.stderr)
+        return 1
+    print(text_of(report))
+    if options.json is not None:
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/bench store", description=__doc__)
+    add = parser.add_argument
+    add("--rounds", type=int, default=5, help="how often each variant runs (default: 5)")
+    add("--seconds", type=float, default=8.0, help="measured seconds of a run (default: 8)")
+    add("--warmup", type=float, default=2.0, help="seconds before that (default: 2)")
+    add("--clients", type=int, default=32, help="keep-alive connections (default: 32)")
+    add(
+        "--only", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="variants (default: all)"
+    )
+    add("--json", type=Path, metavar="FILE", help="write the report there as well")
+    return parser
+
+
+def build_loader() -> None:
+    """Compile the loader unless that has been done.
+
+    Raises:
+        RuntimeError: there is no C compiler, or it fails.
+    """
+    if LOADER.exists() and LOADER.stat().st_mtime >= LOADER_SOURCE.stat().st_mtime:
+        return
+    LOADER.parent.mkdir(parents=True, exist_ok=True)
+    command = ["cc", "-O2", "-o", str(LOADER), str(LOADER_SOURCE)]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise RuntimeError(
+            "no C compiler for the loader - type: sudo apt-get install -y gcc libc6-dev"
+        ) from None
+    except subprocess.CalledProcessError as failed:
+        raise RuntimeError(f"the loader does not compile:\n{failed.stderr}") from None
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Run all rounds and put the figures together."""
+    rounds: list[dict[str, Run]] = []
+    for number in range(options.rounds):
+        turn = number % len(options.only)
+        order = [*options.only[turn:], *options.only[:turn]]
+        rounds.append({variant: _run(variant, options) for variant in order})
+        print(_progress(number + 1, rounds[-1]), file=sys.stderr, flush=True)
+    return {
+        "load": {
+            "clients": options.clients,
+            "seconds": options.seconds,
+            "warmup_seconds": options.warmup,
+            "rounds": options.rounds,
+            "rollout": "start, 4 spans of 8 attributes of 80 characters, finish",
+        },
+        "cores": os.cpu_count(),
+        "python": sys.version.split()[0],
+        "variants": {variant: _medians(rounds, variant) for variant in options.only},
+        "ratios": _ratios(rounds),
+        "notes": _notes(rounds),
+        "rounds": rounds,
+    }
+
+
+def _run(variant: str, options: argparse.Namespace) -> Run:
+    with serving(variant) as server:
+        command = [str(LOADER), "127.0.0.1", str(server.port), str(options.clients)]
+        command += [str(options.warmup), str(options.seconds), str(server.pid)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{variant}: the loader failed: {done.stderr.strip()}")
+        run: Run = json.loads(done.stdout)
+        if run["failures"]:
+            raise RuntimeError(f"{variant}: {run['failures']} failed requests; {done.stderr}")
+        run["ready_seconds"] = server.ready_seconds
+        run["idle_mib"] = server.idle_mib
+        run["loaded_mib"] = resident_mib(server.pid)
+        run["p99_to_p50"] = run["all"]["p99_ms"] / run["all"]["p50_ms"]
+    return run
+
+
+_FIGURES: dict[str, Callable[[Run], float]] = {
+    "rollouts_per_second": lambda run: run["rollouts_per_second"],
+    "p50_ms": lambda run: run["all"]["p50_ms"],
+    "p99_ms": lambda run: run["all"]["p99_ms"],
+    "max_ms": lambda run: run["all"]["max_ms"],
+    "p99_to_p50": lambda run: run["p99_to_p50"],
+    "server_cpu_us_per_request": lambda run: run["server_cpu_us_per_request"],
+    "loader_cpu_share": lambda run: run["loader_cpu_share"],
+    "ready_seconds": lambda run: run["ready_seconds"],
+    "idle_mib": lambda run: run["idle_mib"],
+    "loaded_mib": lambda run: run["loaded_mib"],
+}
+
+
+def _medians(rounds: list[dict[str, Run]], variant: str) -> dict[str, float]:
+    return {
+        name: round(median(figure(runs[variant]) for runs in rounds), 3)
+        for name, figure in _FIGURES.items()
+    }
+
+
+_RATIOS = {
+    "throughput, tracker on / yardstick": ("rollouts_per_second", "ours", "yardstick"),
+    "throughput, tracker off / yardstick": ("rollouts_per_second", "ours-no-tracker", "yardstick"),
+    "throughput, tracker on / off": ("rollouts_per_second", "ours", "ours-no-tracker"),
+    "CPU per request, yardstick / tracker on": ("server_cpu_us_per_request", "yardstick", "ours"),
+    "CPU per request, tracker off / on": ("server_cpu_us_per_request", "ours-no-tracker", "ours"),
+}
+
+
+def _ratios(rounds: list[dict[str, Run]]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for name, (figure, over, under) in _RATIOS.items():
+        if not {over, under} <= rounds[0].keys():
+            continue
+        values = [runs[over][figure] / runs[under][figure] for runs in rounds]
+        found[name] = {
+            "median": round(median(values), 3),
+            "lowest": round(min(values), 3),
+            "highest": round(max(values), 3),
+        }
+    return found
+
+
+def _notes(rounds: list[dict[str, Run]]) -> list[str]:
+    runs = [(variant, run) for one in rounds for variant, run in one.items()]
+    notes = [
+        f"{variant}: the loader took {run['loader_cpu_share']:.0%} of a core; its speed may limit"
+        for variant, run in runs
+        if run["loader_cpu_share"] > LOADER_LIMIT
+    ]
+    notes += [
+        f"{variant}: the server got only {run['server_cpu_share']:.0%} of a core; other programs "
+        "are running, absolute figures are too low"
+        for variant, run in runs
+        if run["server_cpu_share"] < 0.9
+    ]
+    return list(dict.fromkeys(notes))
+
+
+def _progress(number: int, runs: dict[str, Run]) -> str:
+    figures = ", ".join(f"{name} {run['rollouts_per_second']:.0f}/s" for name, run in runs.items())
+    return f"round {number}: {figures}"
+
+
+def text_of(report: dict[str, Any]) -> str:
+    """The report for a terminal."""
+    names = list(report["variants"])
+    lines = [f"{'median of ' + str(report['load']['rounds']) + ' rounds':30}"]
+    lines[0] += "".join(f"{name:>17}" for name in names)
+    for figure in _FIGURES:
+        values = [report["variants"][name][figure] for name in names]
+        lines.append(f"{figure:30}" + "".join(f"{value:17.2f}" for value in values))
+    lines += ["", f"{'ratio within a round':42}{'median':>9}{'lowest':>9}{'highest':>9}"]
+    for name, ratio in report["ratios"].items():
+        lines.append(f"{name:42}" + "".join(f"{ratio[key]:9.2f}" for key in ratio))
+    lines += [f"note: {note}" for note in report["notes"]]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
