@@ -49,7 +49,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--warmup", type=float, default=2.0, help="seconds before that (default: 2)")
     add("--clients", type=int, default=32, help="keep-alive connections (default: 32)")
     add(
-        "--only", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="variants (default: all)"
+        "--only",
+        nargs="+",
+        choices=VARIANTS,
+        default=list(VARIANTS),
+        help="variants (default: all)",
     )
     add("--json", type=Path, metavar="FILE", help="write the report there as well")
     return parser

@@ -124,6 +124,11 @@ async def finish(rollout_id: str, attempt_id: str, request: Finish) -> Attempt:
 
 if __name__ == "__main__":
     uvicorn.run(
-        app, host="127.0.0.1", port=int(sys.argv[1]), loop="uvloop", http="httptools",
-        log_level="warning", access_log=False,
+        app,
+        host="127.0.0.1",
+        port=int(sys.argv[1]),
+        loop="uvloop",
+        http="httptools",
+        log_level="warning",
+        access_log=False,
     )

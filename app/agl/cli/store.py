@@ -33,6 +33,7 @@ from agl.config import (
 )
 from agl.errors import EnvironmentFault, UsageError
 from agl.logging import setup_process_logging
+from agl.utils.garbage import spare_old_objects
 from agl.utils.multiprocess import prepare_writer_folder
 
 if TYPE_CHECKING:
@@ -166,7 +167,9 @@ async def _serve(settings: StoreSettings, token: str | None) -> None:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, _on_stop_signal, number, stop)
-    serving = asyncio.create_task(build_server(settings, token).run_forever())
+    server = build_server(settings, token)
+    spare_old_objects()
+    serving = asyncio.create_task(server.run_forever())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, TypeVar, cast
 
 from agl.types.rollout import FINISHED_STATUSES, ROLLOUT_MODES, Rollout
-from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend
+from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend, Record
 
 UNKNOWN = "unknown"
 STORE_LABELS = ("method", "store_pubmeth", "status")
@@ -77,13 +77,13 @@ ERROR_LABELS = frozenset(
 )
 """Every ``status`` label of a failed call: the nearest of these classes it is an instance of."""
 
-_public_method: ContextVar[str] = ContextVar("agl_public_store_method", default=UNKNOWN)
-_private_method: ContextVar[str] = ContextVar("agl_private_store_method", default=UNKNOWN)
+Methods = tuple[str, str]
+"""A public method, and the step of it or itself."""
 
+_methods: ContextVar[Methods] = ContextVar("agl_store_methods", default=(UNKNOWN, UNKNOWN))
 
-def get_current_store_methods() -> tuple[str, str]:
-    """Name of the running operation and of its step, each ``unknown`` outside of one."""
-    return _public_method.get(), _private_method.get()
+get_current_store_methods: Callable[[], Methods] = _methods.get
+"""Name of the running operation and of its step, each ``unknown`` outside of one."""
 
 
 def status_label(error: BaseException | None) -> str:
@@ -100,6 +100,7 @@ class StoreRecorder:
 
     def __init__(self, tracker: MetricsBackend) -> None:
         self._tracker = tracker
+        self._succeeded: dict[Methods, Record] = {}
         self._register()
         self._touch()
 
@@ -130,15 +131,19 @@ class StoreRecorder:
         self._tracker.touch_counter("agl.spans.duplicates.total")
         self._tracker.touch_counter("agl.spans.evicted.total")
 
-    def call(self, method: str, seconds: float, error: BaseException | None) -> None:
+    def call(self, methods: Methods, seconds: float, error: BaseException | None = None) -> None:
         """Note one call of an operation or step."""
-        labels = {
-            "method": method,
-            "store_pubmeth": _public_method.get(),
-            "status": status_label(error),
-        }
-        self._tracker.inc("agl.store.total", labels)
-        self._tracker.observe(_latency_metric(method), seconds, labels)
+        timer = self._succeeded.get(methods) if error is None else None
+        if timer is None:
+            timer = self._timer(methods, status_label(error))
+            if error is None:
+                self._succeeded[methods] = timer
+        timer(seconds)
+
+    def _timer(self, methods: Methods, status: str) -> Record:
+        public, method = methods
+        labels = {"method": method, "store_pubmeth": public, "status": status}
+        return self._tracker.timer("agl.store.total", _latency_metric(method), labels)
 
     def finished(self, rollouts: Iterable[Rollout]) -> None:
         """Note rollouts that have just finished."""
@@ -174,35 +179,34 @@ def operation(method: F) -> F:
 
     The object it belongs to has a ``recorder``, which may be ``None``.
     """
-    return _named(method, _public_method)
+    methods = (method.__name__, method.__name__)
+    return _timed(method, lambda: methods)
 
 
 def step(method: F) -> F:
     """Mark a part of an operation that deserves figures of its own."""
-    return _named(method, _private_method)
-
-
-def _named(method: F, variable: ContextVar[str]) -> F:
     name = method.__name__
+    return _timed(method, lambda: (_methods.get()[0], name))
 
+
+def _timed(method: F, inside: Callable[[], Methods]) -> F:
     @wraps(method)
     async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         recorder: StoreRecorder | None = self.recorder
         if recorder is None:
             return await method(self, *args, **kwargs)
-        public = _public_method.set(name) if variable is _public_method else None
-        private = _private_method.set(name)
+        methods = inside()
+        token = _methods.set(methods)
         started = perf_counter()
-        error: BaseException | None = None
         try:
-            return await method(self, *args, **kwargs)
-        except BaseException as caught:
-            error = caught
+            result = await method(self, *args, **kwargs)
+        except BaseException as error:
+            recorder.call(methods, perf_counter() - started, error)
             raise
+        else:
+            recorder.call(methods, perf_counter() - started)
+            return result
         finally:
-            recorder.call(name, perf_counter() - started, error)
-            _private_method.reset(private)
-            if public is not None:
-                _public_method.reset(public)
+            _methods.reset(token)
 
     return cast("F", run)

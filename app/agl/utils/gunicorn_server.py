@@ -22,6 +22,7 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.glogging import Logger
 from uvicorn_worker import UvicornWorker
 
+from agl.utils.garbage import spare_old_objects
 from agl.utils.server_runners import ORPHAN_POLL_SECONDS
 
 __all__ = ["Arbiter", "GunicornApp", "PropagatingLogger", "PropagatingWorker"]
@@ -62,6 +63,10 @@ class PropagatingWorker(UvicornWorker):
         super().__init__(*args, **kwargs)
         self.config.timeout_notify = int(ORPHAN_POLL_SECONDS)
         _propagate(access_log=bool(self.cfg.accesslog))
+
+    def init_process(self) -> None:
+        spare_old_objects()
+        super().init_process()
 
     async def callback_notify(self) -> None:
         await super().callback_notify()

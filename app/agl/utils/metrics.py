@@ -8,8 +8,8 @@ the server use on their hot paths. Labels a metric was not registered with are i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from agl.utils.metrics_base import (
@@ -18,7 +18,9 @@ from agl.utils.metrics_base import (
     Definition,
     Labels,
     MetricsBackend,
+    Record,
 )
+from agl.utils.metrics_buffer import FlushedCollector, TimedSink, events
 from agl.utils.metrics_console import ConsoleMetricsBackend
 from agl.utils.multiprocess import (
     get_prometheus_registry,
@@ -35,32 +37,49 @@ __all__ = [
     "MetricsBackend",
     "MultiMetricsBackend",
     "PrometheusMetricsBackend",
+    "Record",
     "get_prometheus_registry",
     "setup_multiprocess_prometheus",
     "shutdown_metrics",
 ]
 
-Record = Callable[[float], None]
+LabelValues = tuple[str, ...]
 
 
 class _Exposed:
     """One metric of a Prometheus registry, with a recording function for each label set."""
 
-    __slots__ = ("_new_record", "definition", "records")
+    __slots__ = ("_metric", "_timers", "definition", "records")
 
-    def __init__(
-        self, definition: Definition, new_record: Callable[[tuple[str, ...]], Record]
-    ) -> None:
+    def __init__(self, definition: Definition, metric: Any) -> None:
         self.definition = definition
-        self.records: dict[tuple[str, ...], Record] = {}
-        self._new_record = new_record
+        self.records: dict[LabelValues, Record] = {}
+        self._metric = metric
+        self._timers: dict[tuple[str, LabelValues], Record] = {}
 
     def record(self, labels: Labels | None) -> Record:
+        """Writes at once."""
         key = self.definition.label_values(labels)
         record = self.records.get(key)
         if record is None:
-            record = self.records[key] = self._new_record(key)
+            child = self._child(key)
+            record = child.inc if self.definition.kind == "Counter" else child.observe
+            self.records[key] = record
         return record
+
+    def timer(self, histogram: _Exposed, labels: Labels | None) -> Record:
+        """Notes events for this counter and a histogram, to be written a moment later."""
+        key = self.definition.label_values(labels)
+        name = histogram.definition.name
+        timer = self._timers.get((name, key))
+        if timer is None:
+            other = histogram._child(histogram.definition.label_values(labels))
+            timer = events.cell(TimedSink(self._child(key), other)).append
+            self._timers[name, key] = timer
+        return timer
+
+    def _child(self, key: LabelValues) -> Any:
+        return self._metric.labels(*key) if key else self._metric
 
 
 _exposed_lock = threading.Lock()
@@ -95,28 +114,34 @@ class PrometheusMetricsBackend(DefinedMetricsBackend):
         return True
 
     def inc(self, name: str, labels: Labels | None = None, amount: float = 1.0) -> None:
-        self._counter_record(name, labels)(amount)
+        self._counter_of(name).record(labels)(amount)
 
     def observe(self, name: str, value: float, labels: Labels | None = None) -> None:
-        self._histogram_record(name, labels)(value)
+        self._histogram_of(name).record(labels)(value)
+
+    def timer(self, counter: str, histogram: str, labels: Labels | None = None) -> Record:
+        return self._counter_of(counter).timer(self._histogram_of(histogram), labels)
+
+    def flush(self) -> None:
+        events.flush()
 
     def touch_counter(self, name: str, labels: Labels | None = None) -> None:
-        self._counter_record(name, labels)
+        self._counter_of(name).record(labels)
 
     def touch_histogram(self, name: str, labels: Labels | None = None) -> None:
-        self._histogram_record(name, labels)
+        self._histogram_of(name).record(labels)
 
-    def _counter_record(self, name: str, labels: Labels | None) -> Record:
+    def _counter_of(self, name: str) -> _Exposed:
         exposed = self._exposed_counters.get(name)
         if exposed is None:
             raise ValueError(f"Counter {name!r} is not registered.")
-        return exposed.record(labels)
+        return exposed
 
-    def _histogram_record(self, name: str, labels: Labels | None) -> Record:
+    def _histogram_of(self, name: str) -> _Exposed:
         exposed = self._exposed_histograms.get(name)
         if exposed is None:
             raise ValueError(f"Histogram {name!r} is not registered.")
-        return exposed.record(labels)
+        return exposed
 
     def _default_buckets(self) -> tuple[float, ...]:
         from prometheus_client import Histogram
@@ -138,21 +163,19 @@ class PrometheusMetricsBackend(DefinedMetricsBackend):
         from prometheus_client import Counter, Histogram
 
         text = f"{definition.kind} {definition.name}"
+        metric: Any
         if definition.kind == "Counter":
-            counter = Counter(
-                prometheus_name, text, definition.label_names, registry=self._registry
+            metric = Counter(prometheus_name, text, definition.label_names, registry=None)
+        else:
+            metric = Histogram(
+                prometheus_name,
+                text,
+                definition.label_names,
+                buckets=definition.buckets or (),
+                registry=None,
             )
-            return _Exposed(definition, lambda key: (counter.labels(*key) if key else counter).inc)
-        histogram = Histogram(
-            prometheus_name,
-            text,
-            definition.label_names,
-            buckets=definition.buckets or (),
-            registry=self._registry,
-        )
-        return _Exposed(
-            definition, lambda key: (histogram.labels(*key) if key else histogram).observe
-        )
+        self._registry.register(FlushedCollector(metric))
+        return _Exposed(definition, metric)
 
 
 def _check_same(prometheus_name: str, known: Definition, new: Definition) -> None:
@@ -223,6 +246,19 @@ class MultiMetricsBackend(MetricsBackend):
     def observe(self, name: str, value: float, labels: Labels | None = None) -> None:
         for backend in self._backends:
             backend.observe(name, value, labels)
+
+    def timer(self, counter: str, histogram: str, labels: Labels | None = None) -> Record:
+        timers = [backend.timer(counter, histogram, labels) for backend in self._backends]
+
+        def record(value: float) -> None:
+            for timer in timers:
+                timer(value)
+
+        return record
+
+    def flush(self) -> None:
+        for backend in self._backends:
+            backend.flush()
 
     def touch_counter(self, name: str, labels: Labels | None = None) -> None:
         for backend in self._backends:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ LATENCY_BUCKETS: tuple[float, ...] = (
 """Upper bounds in seconds, from a microsecond to five minutes."""
 
 Labels = Mapping[str, str]
+Record = Callable[[float], None]
 Kind = Literal["Counter", "Histogram"]
 
 _NO_LABELS: dict[str, str] = {}
@@ -85,6 +86,25 @@ class MetricsBackend:
     def observe(self, name: str, value: float, labels: Labels | None = None) -> None:
         """Synchronous twin of ``observe_histogram``."""
         _finish_now(self.observe_histogram(name, value, labels))
+
+    def timer(self, counter: str, histogram: str, labels: Labels | None = None) -> Record:
+        """A function that notes one event: one more in ``counter``, its value in ``histogram``.
+
+        For hot paths: the labels are looked at once, here. The backend may keep events back for a
+        fraction of a second, but not beyond :meth:`flush`.
+
+        Raises:
+            ValueError: One of the two is not registered, or a label is missing.
+        """
+
+        def record(value: float) -> None:
+            self.inc(counter, labels)
+            self.observe(histogram, value, labels)
+
+        return record
+
+    def flush(self) -> None:
+        """Write what timers have kept back; called when a server stops."""
 
     def touch_counter(self, name: str, labels: Labels | None = None) -> None:
         """Create a counter's series at zero, so that its first increment shows as one."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from agl.config import MULTIPROC_DIR_VARIABLE, load_environment, set_multiproc_dir
 from agl.errors import EnvironmentFault
+from agl.utils.metrics_buffer import events
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -110,6 +111,8 @@ def setup_multiprocess_prometheus() -> None:
 def get_prometheus_registry() -> CollectorRegistry:
     """The registry to expose: of all processes when the shared folder is set, else of this one.
 
+    What this process has kept back is written first; other processes follow within moments.
+
     Raises:
         ImportError: ``prometheus_client`` is not installed.
         ValueError: ``PROMETHEUS_MULTIPROC_DIR`` is set to something that is no folder.
@@ -119,6 +122,7 @@ def get_prometheus_registry() -> CollectorRegistry:
 
     if load_environment().multiproc_dir is None:
         return REGISTRY
+    events.flush()
     registry = CollectorRegistry()
     MultiProcessCollector(registry)
     return registry

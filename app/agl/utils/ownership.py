@@ -10,10 +10,9 @@ into bytes, says so with :func:`share_objects` and saves the copies.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
+from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel
@@ -28,22 +27,24 @@ _field_sets: dict[frozenset[str], set[str]] = {}
 _MOST_FIELD_SETS = 1000
 
 
-@contextmanager
-def share_objects() -> Generator[None]:
+class share_objects:  # noqa: N801 - used like a function, a class because that is cheaper
     """Within it, stores in this process take and return objects without copying them.
 
     The caller promises to change neither what he passes nor what he gets, now or later.
     """
-    token = _sharing.set(True)
-    try:
-        yield
-    finally:
-        _sharing.reset(token)
 
+    __slots__ = ("_token",)
 
-def share_objects_from_now_on() -> None:
-    """As :func:`share_objects`, for the rest of the current context (one task, one request)."""
-    _sharing.set(True)
+    def __enter__(self) -> None:
+        self._token = _sharing.set(True)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _sharing.reset(self._token)
 
 
 def sharing() -> bool:

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from agl.probe import probe
+from agl.utils.garbage import spare_old_objects
 
 if TYPE_CHECKING:
     from agl.utils.gunicorn_server import GunicornApp
@@ -256,6 +257,7 @@ def run_uvicorn_subprocess(
     It also stops when its parent is gone, so that nobody finds the port taken by a leftover.
     """
     forget_signals_of_parent()
+    spare_old_objects()
     parent = os.getppid()
 
     def force() -> None:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
 from time import perf_counter
-from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from agl.store.operations import get_current_store_methods, status_label
-from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend
-
-SectionT = TypeVar("SectionT")
+from agl.store.operations import Methods, get_current_store_methods, status_label
+from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend, Record
 
 COLLECTION_OPERATIONS = {
     "query": "query",
@@ -51,6 +47,10 @@ BUNDLE_OPERATIONS = {"evict_spans_for_rollout": "evict_spans_for_rollout"}
 LABELS = ("store_pubmeth", "operation", "collection", "store_privmeth", "status")
 
 
+Note = Callable[[float, BaseException | None], None]
+"""Told when something is over: when it began (of ``time.perf_counter``), and how it failed."""
+
+
 class CollectionsRecorder:
     """Writes ``agl.collections.total`` and ``agl.collections.latency``."""
 
@@ -61,21 +61,32 @@ class CollectionsRecorder:
             "agl.collections.latency", LABELS, buckets=LATENCY_BUCKETS, group_level=2
         )
 
-    def record(
-        self, operation: str, collection: str, started: float, error: BaseException | None
-    ) -> None:
-        """Note one call that began at ``started`` (of ``time.perf_counter``)."""
-        seconds = perf_counter() - started
-        public, private = get_current_store_methods()
+    def note(self, operation: str, collection: str) -> Note:
+        """What to call at the end of each such operation."""
+        succeeded: dict[Methods, Record] = {}
+
+        def note(started: float, error: BaseException | None = None) -> None:
+            seconds = perf_counter() - started
+            methods = get_current_store_methods()
+            timer = succeeded.get(methods) if error is None else None
+            if timer is None:
+                timer = self._timer(operation, collection, methods, status_label(error))
+                if error is None:
+                    succeeded[methods] = timer
+            timer(seconds)
+
+        return note
+
+    def _timer(self, operation: str, collection: str, methods: Methods, status: str) -> Record:
+        public, private = methods
         labels = {
             "store_pubmeth": public,
             "operation": operation,
             "collection": collection,
             "store_privmeth": private,
-            "status": status_label(error),
+            "status": status,
         }
-        self._tracker.inc("agl.collections.total", labels)
-        self._tracker.observe("agl.collections.latency", seconds, labels)
+        return self._tracker.timer("agl.collections.total", "agl.collections.latency", labels)
 
     def instrument(self, target: object, collection: str, operations: Mapping[str, str]) -> None:
         """Replace the named coroutine methods of ``target`` by recording ones.
@@ -84,69 +95,34 @@ class CollectionsRecorder:
         """
         for name, operation in operations.items():
             method: Callable[..., Awaitable[Any]] = getattr(target, name)
-            setattr(target, name, self._timed(operation, collection, method))
-
-    def _timed(
-        self, operation: str, collection: str, method: Callable[..., Awaitable[Any]]
-    ) -> Callable[..., Awaitable[Any]]:
-        async def run(*args: Any, **kwargs: Any) -> Any:
-            started = perf_counter()
-            error: BaseException | None = None
-            try:
-                return await method(*args, **kwargs)
-            except BaseException as caught:
-                error = caught
-                raise
-            finally:
-                self.record(operation, collection, started, error)
-
-        return run
+            setattr(target, name, _timed(method, self.note(operation, collection)))
 
     def timed_lock(
         self, take: Callable[[str, Any], Awaitable[None]]
     ) -> Callable[[str, Any], Awaitable[None]]:
         """Record each wait for a lock that was not free, under the label it belongs to."""
+        notes: dict[str, Note] = {}
 
         async def run(label: str, lock: Any) -> None:
             started = perf_counter()
             await take(label, lock)
-            self.record("lock", label, started, None)
-
-        return run
-
-    def timed_section(
-        self, collection: str, atomic: Callable[..., AbstractAsyncContextManager[SectionT]]
-    ) -> Callable[..., AbstractAsyncContextManager[SectionT]]:
-        """Record how long each atomic section lasts."""
-
-        def run(**kwargs: Any) -> AbstractAsyncContextManager[SectionT]:
-            return _TimedSection(self, collection, atomic(**kwargs))
+            note = notes.get(label)
+            if note is None:
+                note = notes[label] = self.note("lock", label)
+            note(started, None)
 
         return run
 
 
-class _TimedSection(Generic[SectionT]):
-    def __init__(
-        self,
-        recorder: CollectionsRecorder,
-        collection: str,
-        inner: AbstractAsyncContextManager[SectionT],
-    ) -> None:
-        self._recorder = recorder
-        self._collection = collection
-        self._inner = inner
-        self._started = perf_counter()
+def _timed(method: Callable[..., Awaitable[Any]], note: Note) -> Callable[..., Awaitable[Any]]:
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        started = perf_counter()
+        try:
+            result = await method(*args, **kwargs)
+        except BaseException as error:
+            note(started, error)
+            raise
+        note(started, None)
+        return result
 
-    async def __aenter__(self) -> SectionT:
-        self._started = perf_counter()
-        return await self._inner.__aenter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        swallow = await self._inner.__aexit__(kind, error, trace)
-        self._recorder.record("atomic", self._collection, self._started, error)
-        return swallow
+    return run

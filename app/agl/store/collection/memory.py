@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, cast, get_args
 
@@ -18,6 +19,7 @@ from agl.store.collection.instrumented import (
     BUNDLE_OPERATIONS,
     COLLECTION_OPERATIONS,
     CollectionsRecorder,
+    Note,
 )
 from agl.store.collection.items import Items
 from agl.store.collection.memory_queue import DequeBasedQueue, DictBasedKeyValue
@@ -185,20 +187,25 @@ async def _wait_for(label: str, lock: AsyncLock) -> None:
 class _Section:
     """Holds one lock for each label, taken in the order given."""
 
-    __slots__ = ("_collections", "_locks", "_taken", "_wait_for")
+    __slots__ = ("_collections", "_locks", "_note", "_started", "_taken", "_wait_for")
 
     def __init__(
         self,
         collections: InMemoryLightningCollections,
         locks: Sequence[tuple[str, AsyncLock]],
         wait_for: Take,
+        note: Note | None,
     ) -> None:
         self._collections = collections
         self._locks = locks
         self._wait_for = wait_for
+        self._note = note
+        self._started = 0.0
         self._taken = 0
 
     async def __aenter__(self) -> InMemoryLightningCollections:
+        if self._note is not None:
+            self._started = perf_counter()
         try:
             for label, lock in self._locks:
                 if not lock.try_acquire():
@@ -216,6 +223,8 @@ class _Section:
         trace: TracebackType | None,
     ) -> None:
         self._release()
+        if self._note is not None:
+            self._note(self._started, error)
 
     def _release(self) -> None:
         for _, lock in reversed(self._locks[: self._taken]):
@@ -239,6 +248,7 @@ class InMemoryLightningCollections(LightningCollections):
     def __init__(self, lock_type: LockType, tracker: MetricsBackend | None = None) -> None:
         self._tracker = tracker
         self._wait_for: Take = _wait_for
+        self._note_section: Note | None = None
         self.lock_type = lock_type
         self._locks = {label: AsyncLock() for label in sorted(get_args(AtomicLabels))}
         self._lock_sets: dict[tuple[str, ...], list[tuple[str, AsyncLock]]] = {}
@@ -260,7 +270,7 @@ class InMemoryLightningCollections(LightningCollections):
         if tracker is not None:
             recorder = CollectionsRecorder(tracker)
             recorder.instrument(self, self.collection_name, BUNDLE_OPERATIONS)
-            self.atomic = recorder.timed_section(self.collection_name, self.atomic)
+            self._note_section = recorder.note("atomic", self.collection_name)
             self._wait_for = recorder.timed_lock(_wait_for)
 
     @property
@@ -305,7 +315,8 @@ class InMemoryLightningCollections(LightningCollections):
         **kwargs: Any,
     ) -> AbstractAsyncContextManager[Self]:
         locks = () if mode == "r" and not snapshot else self._locks_for(labels)
-        return cast("AbstractAsyncContextManager[Self]", _Section(self, locks, self._wait_for))
+        section = _Section(self, locks, self._wait_for, self._note_section)
+        return cast("AbstractAsyncContextManager[Self]", section)
 
     async def evict_spans_for_rollout(self, rollout_id: str) -> Mapping[str, int]:
         """Remove all spans of a rollout; returns how many by attempt id."""

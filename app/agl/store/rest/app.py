@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agl import __version__
 from agl.store.base import LightningStore
@@ -39,6 +40,28 @@ class WatchedStore(Protocol):
     watchdog: Watchdog
 
 
+class StoreApp(FastAPI):
+    """A FastAPI application behind layers of ours.
+
+    The layers stand in front of FastAPI's own, which only see what the layers pass on: the store's
+    routes are documented by FastAPI, but served without it.
+    """
+
+    def __init__(self, layers: Sequence[Middleware], **options: Any) -> None:
+        super().__init__(**options)
+        front: ASGIApp = super().__call__
+        for layer in reversed(layers):
+            front = layer.cls(front, *layer.args, **layer.kwargs)
+        self._front = front
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        scope["app"] = self
+        await self._front(scope, receive, send)
+
+
 def create_app(
     store: LightningStore,
     *,
@@ -56,40 +79,42 @@ def create_app(
         api_token: Demanded on every path but health, as Bearer or as Basic password.
         debug_errors: Put tracebacks into error answers; they are in the log in any case.
     """
-    index = RouteIndex()
-    app = FastAPI(
-        title="LightningStore Server",
-        version=__version__,
-        redirect_slashes=False,
-        lifespan=_lifespan(store),
-        middleware=_middleware(index, cors_allow_origins, tracker, api_token, debug_errors),
-    )
     routes = store_routes(store)
     if tracker is not None and tracker.has_prometheus():
         routes += prometheus_routes()
-    for route in routes:
-        index.add(route)
-        app.router.routes.append(route)
+    index = RouteIndex(routes)
+    app = StoreApp(
+        _layers(index, cors_allow_origins, tracker, api_token, debug_errors),
+        title="LightningStore Server",
+        version=__version__,
+        redirect_slashes=False,
+        lifespan=_lifespan(store, tracker),
+    )
+    app.router.routes.extend(index.routes)
     return app
 
 
-def _lifespan(store: LightningStore) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _lifespan(
+    store: LightningStore, tracker: MetricsBackend | None
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
-        if not isinstance(store, WatchedStore):
-            yield
-            return
-        watching = asyncio.create_task(store.watchdog.run(WATCHDOG_SECONDS))
+        watching: list[asyncio.Task[None]] = []
+        if isinstance(store, WatchedStore):
+            watching.append(asyncio.create_task(store.watchdog.run(WATCHDOG_SECONDS)))
         try:
             yield
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+            if tracker is not None:
+                tracker.flush()
 
     return lifespan
 
 
-def _middleware(
+def _layers(
     index: RouteIndex,
     cors_allow_origins: Sequence[str] | str | None,
     tracker: MetricsBackend | None,

@@ -16,7 +16,7 @@ from agl.store.rest.body import header
 from agl.store.rest.errors import ClientGoneError, HttpError, Reply, reply_to
 from agl.store.rest.route import MATCH_KEY, Match, RouteIndex, WireRoute, match_of, send_reply
 from agl.store.rest.wire import API_V1_AGL_PREFIX, HEALTH_PATH, TRACES_PATH, dump
-from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend
+from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend, Record
 
 logger = logging.getLogger("agl.store.server")
 
@@ -34,6 +34,7 @@ class HttpMetrics:
 
     def __init__(self, tracker: MetricsBackend, routes: Iterable[WireRoute]) -> None:
         self._tracker = tracker
+        self._timers: dict[tuple[str, str, int], Record] = {}
         tracker.register_counter("agl.http.total", _HTTP_LABELS, group_level=2)
         tracker.register_histogram(
             "agl.http.latency", _HTTP_LABELS, buckets=LATENCY_BUCKETS, group_level=2
@@ -46,14 +47,20 @@ class HttpMetrics:
     def record(self, scope: Scope, status: int, seconds: float) -> None:
         """Count one request; paths nobody declared share one label value."""
         match: Match | None = match_of(scope)
-        method: str = scope["method"]
-        labels = _labels(
-            match.template if match is not None else UNMATCHED,
-            method if method in _METHODS else "OTHER",
-            status,
-        )
-        self._tracker.inc("agl.http.total", labels)
-        self._tracker.observe("agl.http.latency", seconds, labels)
+        path = match.template if match is not None else UNMATCHED
+        key = path, scope["method"], status
+        timer = self._timers.get(key)
+        if timer is None:
+            timer = self._timer(*key)
+        timer(seconds)
+
+    def _timer(self, path: str, method: str, status: int) -> Record:
+        known = method in _METHODS
+        labels = _labels(path, method if known else "OTHER", status)
+        timer = self._tracker.timer("agl.http.total", "agl.http.latency", labels)
+        if known:
+            self._timers[path, method, status] = timer
+        return timer
 
 
 def _labels(path: str, method: str, status: int) -> dict[str, str]:

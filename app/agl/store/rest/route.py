@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import parse_qsl, unquote
@@ -31,6 +31,7 @@ from agl.store.rest.errors import (
     RequestInvalidError,
 )
 from agl.store.rest.wire import ErrorBody, dump
+from agl.utils.ownership import share_objects
 
 Method = Literal["GET", "POST"]
 Endpoint = Callable[..., Awaitable[Any]]
@@ -170,8 +171,9 @@ class WireRoute(APIRoute):
         if self._body is not None:
             raw = await read_body(scope, receive)
             arguments[self._body.name] = self._body.parse(raw, header(scope, b"content-type"))
-        call = self._call(**arguments)
-        result = await (_unless_client_leaves(call, receive) if self._abortable else call)
+        with share_objects():  # what came as bytes belongs to nobody else, and leaves as bytes
+            call = self._call(**arguments)
+            result = await (_unless_client_leaves(call, receive) if self._abortable else call)
         await send_reply(send, Reply(self.success_status, dump(result)))
 
 
@@ -238,6 +240,8 @@ class _Template:
     segments: tuple[str, ...]
     template: str
     routes: dict[str, WireRoute] = field(default_factory=dict[str, WireRoute])
+    fixed: dict[str, Match] = field(default_factory=dict[str, Match])
+    """By method, for a path without parameters."""
 
     def params(self, segments: list[str]) -> dict[str, str] | None:
         found: dict[str, str] = {}
@@ -252,15 +256,15 @@ class _Template:
 class RouteIndex:
     """Finds the route of a path without trying them all; fixed paths win over templates."""
 
-    def __init__(self) -> None:
+    def __init__(self, routes: Sequence[WireRoute]) -> None:
+        """Take routes in; the first one of a path and method wins."""
         self._fixed: dict[str, _Template] = {}
         self._open: dict[int, list[_Template]] = {}
-        self.routes: list[WireRoute] = []
-
-    def add(self, route: WireRoute) -> None:
-        """Take a route in; the first one of a path and method wins."""
-        self._entry(route.path).routes.setdefault(route.method, route)
-        self.routes.append(route)
+        self.routes = tuple(routes)
+        for route in routes:
+            entry = self._entry(route.path)
+            entry.routes.setdefault(route.method, route)
+            entry.fixed.setdefault(route.method, Match(route.path, route))
 
     def _entry(self, path: str) -> _Template:
         segments = tuple(path.split("/"))
@@ -278,8 +282,8 @@ class RouteIndex:
         method: str = scope["method"]
         path: str = scope["path"].removeprefix(scope.get("root_path", ""))
         fixed = self._fixed.get(path)
-        if fixed is not None and method in fixed.routes:
-            return Match(fixed.template, fixed.routes[method])
+        if fixed is not None and (match := fixed.fixed.get(method)) is not None:
+            return match
         return self._resolve_open(method, _segments(scope, path), fixed)
 
     def _resolve_open(
