@@ -45,6 +45,7 @@ from agl.utils.locks import AsyncLock, Guarded
 from agl.utils.metrics import MetricsBackend
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 __all__ = [
     "DequeBasedQueue",
@@ -55,6 +56,8 @@ __all__ = [
 ]
 
 LockType = Literal["thread", "asyncio"]
+
+_TAKEN_WHOLE = frozenset(("attempts", "rollout_queue", "rollouts", "workers"))
 
 
 class ListBasedCollection(Guarded, Collection[T]):
@@ -250,7 +253,7 @@ class InMemoryLightningCollections(LightningCollections):
         self._wait_for: Take = _wait_for
         self._note_section: Note | None = None
         self.lock_type = lock_type
-        self._locks = {label: AsyncLock() for label in sorted(get_args(AtomicLabels))}
+        self._locks = _locks_by_label()
         self._lock_sets: dict[tuple[str, ...], list[tuple[str, AsyncLock]]] = {}
         self._rollouts = ListBasedCollection[Rollout](
             [], Rollout, ["rollout_id"], "rollouts", tracker, indexes=["status"]
@@ -318,6 +321,38 @@ class InMemoryLightningCollections(LightningCollections):
         section = _Section(self, locks, self._wait_for, self._note_section)
         return cast("AbstractAsyncContextManager[Self]", section)
 
+    async def execute(
+        self,
+        callback: Callable[[Self], Awaitable[R]],
+        *,
+        mode: AtomicMode = "rw",
+        snapshot: bool = False,
+        commit: bool = False,
+        labels: Sequence[AtomicLabels] | None = None,
+        **kwargs: Any,
+    ) -> R:
+        """As promised by the base, without the objects that :meth:`atomic` needs."""
+        if mode == "r" and not snapshot:
+            return await callback(self)
+        note = self._note_section
+        started = 0.0 if note is None else perf_counter()
+        taken: list[AsyncLock] = []
+        failure: BaseException | None = None
+        try:
+            for label, lock in self._locks_for(labels):
+                if not lock.try_acquire():
+                    await self._wait_for(label, lock)
+                taken.append(lock)
+            return await callback(self)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            while taken:
+                taken.pop().release()
+            if note is not None:
+                note(started, failure)
+
     async def evict_spans_for_rollout(self, rollout_id: str) -> Mapping[str, int]:
         """Remove all spans of a rollout; returns how many by attempt id."""
         return self._spans.remove_rollout(rollout_id)
@@ -326,6 +361,15 @@ class InMemoryLightningCollections(LightningCollections):
         wanted = tuple(labels or ())
         locks = self._lock_sets.get(wanted)
         if locks is None:
-            chosen = sorted(set(wanted)) or list(self._locks)
-            locks = self._lock_sets[wanted] = [(label, self._locks[label]) for label in chosen]
+            label_of = {self._locks[label]: label for label in sorted(wanted or self._locks)}
+            in_order = dict.fromkeys(self._locks.values())
+            locks = [(label_of[lock], lock) for lock in in_order if lock in label_of]
+            self._lock_sets[wanted] = locks
         return locks
+
+
+def _locks_by_label() -> dict[str, AsyncLock]:
+    """Locks in the order in which they are taken; what a status change takes whole shares one."""
+    together = AsyncLock()
+    labels = sorted(get_args(AtomicLabels))
+    return {label: together if label in _TAKEN_WHOLE else AsyncLock() for label in labels}

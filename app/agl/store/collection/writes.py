@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from agl.types import Attempt, Rollout, Worker
 
 Fields = tuple[str, ...]
 
 
-@dataclass(slots=True)
 class WriteBatch:
     """What to insert, which fields to change, and how the queue changes.
 
     Changed items are whole items of which only the named fields are written.
     """
 
-    new_rollouts: list[Rollout] = field(default_factory=list[Rollout])
-    new_attempts: list[Attempt] = field(default_factory=list[Attempt])
-    rollouts: dict[Fields, list[Rollout]] = field(default_factory=dict[Fields, list[Rollout]])
-    attempts: dict[Fields, list[Attempt]] = field(default_factory=dict[Fields, list[Attempt]])
-    workers: dict[Fields, list[Worker]] = field(default_factory=dict[Fields, list[Worker]])
-    enqueue: list[str] = field(default_factory=list[str])
-    """Ids of new rollouts to append to the queue."""
+    __slots__ = (
+        "attempts",
+        "enqueue",
+        "leave_queue",
+        "new_attempts",
+        "new_rollouts",
+        "requeue",
+        "rollouts",
+        "workers",
+    )
 
-    requeue: list[str] = field(default_factory=list[str])
-    """Ids to append unless they are in the queue."""
+    def __init__(self) -> None:
+        self.new_rollouts: list[Rollout] = []
+        self.new_attempts: list[Attempt] = []
+        self.rollouts: dict[Fields, list[Rollout]] = {}
+        self.attempts: dict[Fields, list[Attempt]] = {}
+        self.workers: dict[Fields, list[Worker]] = {}
+        self.enqueue: list[str] = []
+        """Ids of new rollouts to append to the queue."""
 
-    leave_queue: list[str] = field(default_factory=list[str])
-    """Ids to take out of the queue, wherever they are in it."""
+        self.requeue: list[str] = []
+        """Ids to append unless they are in the queue."""
+
+        self.leave_queue: list[str] = []
+        """Ids to take out of the queue, wherever they are in it."""
 
     def change_rollout(self, rollout: Rollout, fields: Fields) -> None:
         self.rollouts.setdefault(fields, []).append(rollout)

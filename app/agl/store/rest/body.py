@@ -16,6 +16,8 @@ MAX_GZIP_MEMBERS = 1000
 
 _PIECE_BYTES = 64 * 1024
 
+_ENCODINGS = ("identity", "gzip")
+
 
 def header(scope: MutableMapping[str, Any], name: bytes) -> str | None:
     """Value of the first header of that (lower-case) name."""
@@ -33,25 +35,21 @@ async def read_body(scope: MutableMapping[str, Any], receive: Receive) -> bytes:
         ClientGoneError: the client left before it had sent everything.
     """
     encoding = (header(scope, b"content-encoding") or "identity").strip().lower()
-    if encoding not in ("identity", "gzip"):
+    if encoding not in _ENCODINGS:
         raise HttpError(
             415, f"Content-Encoding: {encoding!r} is not supported; send gzip or nothing"
         )
-    raw = await _receive_all(scope, receive)
-    return unpack_gzip(raw) if encoding == "gzip" and raw else raw
-
-
-async def _receive_all(scope: MutableMapping[str, Any], receive: Receive) -> bytes:
     declared = header(scope, b"content-length")
     if declared is not None and declared.isdigit() and int(declared) > MAX_BODY_BYTES:
         raise _too_large()
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False):
-        body: bytes = message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
+        raw: bytes = message.get("body", b"")
+        if len(raw) > MAX_BODY_BYTES:
             raise _too_large()
-        return body
-    return await _receive_chunks(message, receive)
+    else:
+        raw = await _receive_chunks(message, receive)
+    return unpack_gzip(raw) if encoding == "gzip" and raw else raw
 
 
 async def _receive_chunks(message: MutableMapping[str, Any], receive: Receive) -> bytes:

@@ -8,7 +8,7 @@ import binascii
 import hmac
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -24,6 +24,9 @@ CLIENT_GONE = 499
 UNMATCHED = "unmatched"
 
 _STATUS_KEY = "agl.status"
+"""Where the layers find the status of the answer, once it has started."""
+
+_NOT_STARTED = 0
 _HTTP_LABELS = ("path", "method", "status")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
 _TIMED_PREFIXES = (API_V1_AGL_PREFIX, TRACES_PATH)
@@ -80,25 +83,19 @@ class ObserveMiddleware:
             await self._app(scope, receive, send)
             return
         scope[MATCH_KEY] = self._index.resolve(scope)
-        if self._metrics is None and not logger.isEnabledFor(logging.DEBUG):
-            await self._app(scope, receive, send)
-        else:
-            await self._observed(scope, receive, send)
+        scope[_STATUS_KEY] = _NOT_STARTED
 
-    async def _observed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[_STATUS_KEY] = 500
-
-        async def note_status(message: Message) -> None:
+        def note_status(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
                 scope[_STATUS_KEY] = message["status"]
-            await send(message)
+            return send(message)
 
         began = time.perf_counter()
         try:
             await self._app(scope, receive, note_status)
         finally:
             seconds = time.perf_counter() - began
-            status: int = scope[_STATUS_KEY]
+            status: int = scope[_STATUS_KEY] or 500
             if self._metrics is not None:
                 self._metrics.record(scope, status, seconds)
             if logger.isEnabledFor(logging.DEBUG):
@@ -133,24 +130,17 @@ class ErrorMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started = False
-
-        async def note_start(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
         try:
-            await self._app(scope, receive, note_start)
+            await self._app(scope, receive, send)
         except ClientGoneError:
             scope[_STATUS_KEY] = CLIENT_GONE
         except asyncio.CancelledError:
             # The server cancels what is left when its time to stop is up.
-            if started:
+            if scope[_STATUS_KEY] != _NOT_STARTED:
                 raise
             await send_reply(send, _STOPPING)
         except Exception as error:
-            if started:
+            if scope[_STATUS_KEY] != _NOT_STARTED:
                 raise
             await send_reply(send, reply_to(error, debug_errors=self._debug_errors))
 

@@ -209,6 +209,8 @@ def _query_model(annotation: Any) -> type[BaseModel] | None:
 
 
 def _is_json(content_type: str | None) -> bool:
+    if content_type == "application/json":
+        return True
     main, _, sub = (content_type or "").partition(";")[0].strip().lower().partition("/")
     return main == "application" and (sub == "json" or sub.endswith("+json"))
 
