@@ -100,7 +100,10 @@ class StoreRecorder:
 
     def __init__(self, tracker: MetricsBackend) -> None:
         self._tracker = tracker
-        self._succeeded: dict[Methods, Record] = {}
+        self.timers: dict[Methods, Record] = {}
+        """What takes the seconds of successful calls."""
+
+        self._rollouts: dict[tuple[str, str], Record] = {}
         self._register()
         self._touch()
 
@@ -131,14 +134,14 @@ class StoreRecorder:
         self._tracker.touch_counter("agl.spans.duplicates.total")
         self._tracker.touch_counter("agl.spans.evicted.total")
 
-    def call(self, methods: Methods, seconds: float, error: BaseException | None = None) -> None:
-        """Note one call of an operation or step."""
-        timer = self._succeeded.get(methods) if error is None else None
-        if timer is None:
-            timer = self._timer(methods, status_label(error))
-            if error is None:
-                self._succeeded[methods] = timer
-        timer(seconds)
+    def failed(self, methods: Methods, seconds: float, error: BaseException) -> None:
+        """Note a call of an operation or step that raised."""
+        self._timer(methods, status_label(error))(seconds)
+
+    def succeeded(self, methods: Methods) -> Record:
+        """What takes the seconds of a call of an operation or step, kept in ``timers``."""
+        timer = self.timers[methods] = self._timer(methods, status_label(None))
+        return timer
 
     def _timer(self, methods: Methods, status: str) -> Record:
         public, method = methods
@@ -148,11 +151,15 @@ class StoreRecorder:
     def finished(self, rollouts: Iterable[Rollout]) -> None:
         """Note rollouts that have just finished."""
         for rollout in rollouts:
-            labels = {"status": rollout.status, "mode": rollout.mode or UNKNOWN}
-            self._tracker.inc("agl.rollouts.total", labels)
-            if rollout.end_time is not None:
-                duration = rollout.end_time - rollout.start_time
-                self._tracker.observe("agl.rollouts.duration", duration, labels)
+            key = rollout.status, rollout.mode or UNKNOWN
+            timer = self._rollouts.get(key)
+            if timer is None:
+                timer = self._rollouts[key] = self._tracker.timer(
+                    "agl.rollouts.total",
+                    "agl.rollouts.duration",
+                    {"status": key[0], "mode": key[1]},
+                )
+            timer((rollout.end_time or rollout.start_time) - rollout.start_time)
 
     def late(self, event: str) -> None:
         """Note a ``span`` or ``attempt`` update that came after the end of its rollout."""
@@ -179,33 +186,33 @@ def operation(method: F) -> F:
 
     The object it belongs to has a ``recorder``, which may be ``None``.
     """
-    methods = (method.__name__, method.__name__)
-    return _timed(method, lambda: methods)
+    name = method.__name__
+    return _timed(method, name, (name, name))
 
 
 def step(method: F) -> F:
     """Mark a part of an operation that deserves figures of its own."""
-    name = method.__name__
-    return _timed(method, lambda: (_methods.get()[0], name))
+    return _timed(method, method.__name__, None)
 
 
-def _timed(method: F, inside: Callable[[], Methods]) -> F:
+def _timed(method: F, name: str, public: Methods | None) -> F:
+    # Everything is spelt out here because this runs several times in every request.
     @wraps(method)
     async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         recorder: StoreRecorder | None = self.recorder
         if recorder is None:
             return await method(self, *args, **kwargs)
-        methods = inside()
+        methods = public or (_methods.get()[0], name)
         token = _methods.set(methods)
         started = perf_counter()
         try:
             result = await method(self, *args, **kwargs)
-        except BaseException as error:
-            recorder.call(methods, perf_counter() - started, error)
-            raise
-        else:
-            recorder.call(methods, perf_counter() - started)
+            timer = recorder.timers.get(methods) or recorder.succeeded(methods)
+            timer(perf_counter() - started)
             return result
+        except BaseException as error:
+            recorder.failed(methods, perf_counter() - started, error)
+            raise
         finally:
             _methods.reset(token)
 

@@ -51,6 +51,18 @@ Note = Callable[[float, BaseException | None], None]
 """Told when something is over: when it began (of ``time.perf_counter``), and how it failed."""
 
 
+class Timers(dict[Methods, Record]):
+    """What takes the seconds of successful calls, by the store's methods they were made in."""
+
+    def __init__(self, make: Callable[[Methods], Record]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, methods: Methods) -> Record:
+        timer = self[methods] = self._make(methods)
+        return timer
+
+
 class CollectionsRecorder:
     """Writes ``agl.collections.total`` and ``agl.collections.latency``."""
 
@@ -63,19 +75,20 @@ class CollectionsRecorder:
 
     def note(self, operation: str, collection: str) -> Note:
         """What to call at the end of each such operation."""
-        succeeded: dict[Methods, Record] = {}
+        timers = self._timers(operation, collection)
 
         def note(started: float, error: BaseException | None = None) -> None:
             seconds = perf_counter() - started
             methods = get_current_store_methods()
-            timer = succeeded.get(methods) if error is None else None
-            if timer is None:
-                timer = self._timer(operation, collection, methods, status_label(error))
-                if error is None:
-                    succeeded[methods] = timer
-            timer(seconds)
+            if error is None:
+                timers[methods](seconds)
+            else:
+                self._timer(operation, collection, methods, status_label(error))(seconds)
 
         return note
+
+    def _timers(self, operation: str, collection: str) -> Timers:
+        return Timers(lambda methods: self._timer(operation, collection, methods, "OK"))
 
     def _timer(self, operation: str, collection: str, methods: Methods, status: str) -> Record:
         public, private = methods
@@ -95,7 +108,27 @@ class CollectionsRecorder:
         """
         for name, operation in operations.items():
             method: Callable[..., Awaitable[Any]] = getattr(target, name)
-            setattr(target, name, _timed(method, self.note(operation, collection)))
+            setattr(target, name, self._timed(operation, collection, method))
+
+    def _timed(
+        self, operation: str, collection: str, method: Callable[..., Awaitable[Any]]
+    ) -> Callable[..., Awaitable[Any]]:
+        timers = self._timers(operation, collection)
+
+        # Everything is spelt out here because this runs several times in every request.
+        async def run(*args: Any, **kwargs: Any) -> Any:
+            started = perf_counter()
+            try:
+                result = await method(*args, **kwargs)
+            except BaseException as error:
+                seconds = perf_counter() - started
+                methods = get_current_store_methods()
+                self._timer(operation, collection, methods, status_label(error))(seconds)
+                raise
+            timers[get_current_store_methods()](perf_counter() - started)
+            return result
+
+        return run
 
     def timed_lock(
         self, take: Callable[[str, Any], Awaitable[None]]
@@ -112,17 +145,3 @@ class CollectionsRecorder:
             note(started, None)
 
         return run
-
-
-def _timed(method: Callable[..., Awaitable[Any]], note: Note) -> Callable[..., Awaitable[Any]]:
-    async def run(*args: Any, **kwargs: Any) -> Any:
-        started = perf_counter()
-        try:
-            result = await method(*args, **kwargs)
-        except BaseException as error:
-            note(started, error)
-            raise
-        note(started, None)
-        return result
-
-    return run
