@@ -14,6 +14,7 @@ from agl.store.memory import InMemoryLightningStore
 from agl.store.operations import (
     COLLECTION_STORE_PUBLIC_METHODS,
     ERROR_LABELS,
+    StoreRecorder,
     get_current_store_methods,
     operation,
     status_label,
@@ -236,15 +237,10 @@ class _Named:
         return get_current_store_methods()
 
 
-class _Recorder:
-    def call(self, *args: Any) -> None:
-        pass
-
-
 async def test_names_of_operation_and_step() -> None:
     named: Any = _Named()
     assert await named.outer() == (("unknown", "unknown"), ("unknown", "unknown"))
-    named.recorder = _Recorder()
+    named.recorder = StoreRecorder(Recorded())
     assert await named.outer() == (("outer", "outer"), ("outer", "inner"))
     assert get_current_store_methods() == ("unknown", "unknown")
 

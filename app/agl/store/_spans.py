@@ -140,7 +140,10 @@ class SpanOperations(StoreCore[CollectionsT]):
         pairs = dict.fromkeys([(span.rollout_id, span.attempt_id) for span in spans])
         if len(pairs) == 1:
             ((rollout_id, attempt_id),) = pairs
+            rollout = await c.rollouts.find(rollout_id)
             attempt = await c.attempts.find(rollout_id, attempt_id)
+            if rollout is not None and attempt is not None:
+                return [(rollout, attempt)]
             attempts = {} if attempt is None else {(rollout_id, attempt_id): attempt}
         else:
             rollout_ids = list(dict.fromkeys(rollout_id for rollout_id, _ in pairs))

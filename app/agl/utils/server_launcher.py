@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import uvicorn
 
 from agl.config import load_environment
+from agl.utils.joined_answers import JoiningProtocol
 from agl.utils.listening import ANY_ADDRESSES, free_port, listen, outbound_address, url
 from agl.utils.multiprocess import shutdown_metrics
 from agl.utils.server_runners import (
@@ -368,6 +369,7 @@ class PythonServerLauncher:
             self.app,
             host=self._host,
             port=self._port,
+            http=JoiningProtocol,
             log_config=None,
             log_level=self.args.log_level,
             access_log=self.args.access_log,

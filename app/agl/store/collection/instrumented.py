@@ -104,22 +104,32 @@ class CollectionsRecorder:
     def instrument(self, target: object, collection: str, operations: Mapping[str, str]) -> None:
         """Replace the named coroutine methods of ``target`` by recording ones.
 
-        Done on the instance, so that a collection without a tracker pays nothing.
+        Done on the instance, so that a collection without a tracker pays nothing. Where there is
+        a ``NAME_now``, which does the same without a coroutine, it is called instead.
         """
         for name, operation in operations.items():
-            method: Callable[..., Awaitable[Any]] = getattr(target, name)
-            setattr(target, name, self._timed(operation, collection, method))
+            method: Callable[..., Any] = getattr(target, name)
+            at_once: Callable[..., Any] | None = getattr(target, f"{name}_now", None)
+            setattr(target, name, self._timed(operation, collection, method, at_once))
+
+    # Everything is spelt out below because it runs several times in every request.
 
     def _timed(
-        self, operation: str, collection: str, method: Callable[..., Awaitable[Any]]
+        self,
+        operation: str,
+        collection: str,
+        method: Callable[..., Awaitable[Any]],
+        at_once: Callable[..., Any] | None,
     ) -> Callable[..., Awaitable[Any]]:
         timers = self._timers(operation, collection)
 
-        # Everything is spelt out here because this runs several times in every request.
         async def run(*args: Any, **kwargs: Any) -> Any:
             started = perf_counter()
             try:
-                result = await method(*args, **kwargs)
+                if at_once is None:
+                    result = await method(*args, **kwargs)
+                else:
+                    result = at_once(*args, **kwargs)
             except BaseException as error:
                 seconds = perf_counter() - started
                 methods = get_current_store_methods()

@@ -144,15 +144,24 @@ class ListBasedCollection(Guarded, Collection[T]):
         return next(iter(sort_items(matches, *order, head=1)), None)
 
     async def find(self, *key: str) -> T | None:
+        return self.find_now(*key)
+
+    def find_now(self, *key: str) -> T | None:
         with self._mutex:
             return self._items.get(key[0] if len(key) == 1 else key)
 
     async def find_newest(self, first_key: str, field: str) -> T | None:
         """Of the items whose first key field has this value, the one with the highest ``field``."""
+        return self.find_newest_now(first_key, field)
+
+    def find_newest_now(self, first_key: str, field: str) -> T | None:
         with self._mutex:
             return self._items.newest(first_key, field)
 
     async def insert(self, items: Sequence[T]) -> None:
+        self.insert_now(items)
+
+    def insert_now(self, items: Sequence[T]) -> None:
         with self._mutex:
             self._items.add_all(items)
 
@@ -161,6 +170,11 @@ class ListBasedCollection(Guarded, Collection[T]):
             return self._items.add_missing(items)
 
     async def update(
+        self, items: Sequence[T], update_fields: Sequence[str] | None = None
+    ) -> Sequence[T]:
+        return self.update_now(items, update_fields)
+
+    def update_now(
         self, items: Sequence[T], update_fields: Sequence[str] | None = None
     ) -> Sequence[T]:
         with self._mutex:

@@ -187,6 +187,9 @@ class DictBasedKeyValue(Guarded, KeyValue[K, V]):
             return {key: self._inc(key, amount) for key, amount in amounts.items()}
 
     async def chmax_many(self, values: Mapping[K, V]) -> Mapping[K, V]:
+        return self.chmax_many_now(values)
+
+    def chmax_many_now(self, values: Mapping[K, V]) -> Mapping[K, V]:
         with self._mutex:
             return {key: self._chmax(key, value) for key, value in values.items()}
 

@@ -269,6 +269,9 @@ class SpanCollection(Guarded, Collection[Span]):
 
     async def insert_missing(self, items: Sequence[Span]) -> Sequence[Span]:
         """Store the spans whose key is free; returns those of ``items``, not what is kept."""
+        return self.insert_missing_now(items)
+
+    def insert_missing_now(self, items: Sequence[Span]) -> Sequence[Span]:
         with self._mutex:
             for span in items:
                 _checked_key(span)
