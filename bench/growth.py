@@ -25,11 +25,12 @@ from agl.store.memory import InMemoryLightningStore
 from agl.types import EnqueueRolloutRequest, RolloutConfig, Span
 from agl.utils.metrics import PrometheusMetricsBackend
 from agl.utils.ownership import share_objects
+from bench.in_process import InProcessServer
 
 SMALL = 1_000
 ROUNDS = 25
 BLOCK = 40
-PAUSE_BUDGET = 2**50
+NEVER = 2**50
 PARTS = ("plain", "tracker", "stalls")
 Call = Callable[[], Awaitable[object]]
 Ids = tuple[str, str]
@@ -57,7 +58,7 @@ class Load:
 
     async def start(self, config: RolloutConfig | None = None) -> None:
         """Start all rollouts; a tenth as many wait in the queue."""
-        queued = max(self.rollouts // 10, ROUNDS * BLOCK)
+        queued = max(self.rollouts // 10, 2 * ROUNDS * BLOCK)
         for first in range(0, queued, 1000):
             await self.store.enqueue_many_rollouts(
                 [
@@ -78,8 +79,12 @@ class Load:
 
     def span(self, ids: Ids, number: int) -> Span:
         """A span as the server has it, parsed from bytes."""
+        return Span.model_validate_json(self.span_json(ids, number))
+
+    def span_json(self, ids: Ids, number: int) -> bytes:
+        """A span that no rollout has yet."""
         self._number += 1
-        return Span.model_validate_json(span_json(ids, number, self._number))
+        return span_json(ids, number, self._number)
 
     def calls(self) -> dict[str, Callable[[], list[Call]]]:
         """For each operation measured, what makes the next block of calls, ready to be awaited.
@@ -103,6 +108,29 @@ class Load:
             "first page by status": lambda: [page] * BLOCK,
             "spans of a rollout": lambda: [
                 partial(store.query_spans, ids[0]) for ids in self._others()
+            ],
+        }
+
+    def requests(self, server: InProcessServer) -> dict[str, Callable[[], list[Call]]]:
+        """The same as requests to a server of the store, bytes in and bytes out."""
+        post, get = partial(server.call, "POST"), partial(server.call, "GET")
+        start = partial(post, "/rollouts", b'{"input":{"task":0}}')
+        page = partial(get, "/rollouts", query=b"status_in=succeeded&limit=20")
+        return {
+            "dequeue": lambda: [partial(post, "/queues/rollouts/dequeue")] * BLOCK,
+            "start": lambda: [start] * BLOCK,
+            "add_span": lambda: [
+                partial(post, "/spans", self.span_json(ids, 100)) for ids in self._others()
+            ],
+            "update_attempt": lambda: [
+                partial(post, f"/rollouts/{ids[0]}/attempts/{ids[1]}", b'{"metadata":{"step":1}}')
+                for ids in self._others()
+            ],
+            "get by id": lambda: [partial(get, f"/rollouts/{ids[0]}") for ids in self._others()],
+            "first page by status": lambda: [page] * BLOCK,
+            "spans of a rollout": lambda: [
+                partial(get, "/spans", query=f"rollout_id={ids[0]}".encode())
+                for ids in self._others()
             ],
         }
 
@@ -149,34 +177,36 @@ async def cost(calls: list[Call]) -> float:
     return (time.thread_time_ns() - started) / len(calls) / 1000
 
 
-async def compare(small: Load, full: Load) -> dict[str, dict[str, float]]:
+Blocks = dict[str, Callable[[], list[Call]]]
+
+
+async def compare(small: Blocks, full: Blocks) -> dict[str, dict[str, float]]:
     """Cost of each operation in both stores, measured in turns, without garbage collections."""
     gc.collect()
     gc.disable()
     figures: dict[str, dict[str, float]] = {}
-    in_full = full.calls()
-    for name, in_small in small.calls().items():
+    for name, in_small in small.items():
         costs: tuple[list[float], list[float]] = ([], [])
         for _ in range(ROUNDS):
             costs[0].append(await cost(in_small()))
-            costs[1].append(await cost(in_full[name]()))
+            costs[1].append(await cost(full[name]()))
         few, many = median(costs[0]), median(costs[1])
-        figures[name] = {"ratio": round(many / few, 2), "small_us": few, "full_us": many}
+        figures[name] = {
+            "ratio": round(many / few, 2),
+            "small_us": round(few, 1),
+            "full_us": round(many, 1),
+        }
     gc.enable()
     return figures
 
 
 async def growth(rollouts: int, spans: int, *, tracker: bool) -> dict[str, Any]:
     """Ratios of cost, and what a rollout and a span take."""
-
-    def new_store() -> ClockedStore:
-        backend = PrometheusMetricsBackend() if tracker else None
-        return ClockedStore(tracker=backend, eviction_memory_threshold=PAUSE_BUDGET)
-
-    small = Load(new_store(), SMALL, spans)
+    backend = PrometheusMetricsBackend() if tracker else None
+    stores = [ClockedStore(tracker=backend, eviction_memory_threshold=NEVER) for _ in range(2)]
+    small, full = Load(stores[0], SMALL, spans), Load(stores[1], rollouts, spans)
     await small.start()
     await small.fill(10)
-    full = Load(new_store(), rollouts, spans)
     stored, total = rollouts * 11 / 10, rollouts * spans
     memory, tracked = [resident()], [objects()]
     await full.start()
@@ -190,7 +220,10 @@ async def growth(rollouts: int, spans: int, *, tracker: bool) -> dict[str, Any]:
     collection = time.thread_time() - started
     size = len(span_json(full.started[0], 1, total))
     return {
-        "cost": await compare(small, full),
+        "calls": await compare(small.calls(), full.calls()),
+        "requests": await compare(
+            *[load.requests(InProcessServer(load.store, backend)) for load in (small, full)]
+        ),
         "span_json_bytes": size,
         "memory_per_span_to_json": round((memory[2] - memory[1]) / total / size, 2),
         "bytes_per_rollout": round((memory[1] - memory[0]) / stored),

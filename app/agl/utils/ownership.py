@@ -24,6 +24,7 @@ _ATOMS = frozenset((str, int, float, bool, type(None), bytes))
 _set = object.__setattr__
 _sharing: ContextVar[bool] = ContextVar("agl_share_objects", default=False)
 _field_sets: dict[frozenset[str], set[str]] = {}
+_shared_ids: set[int] = set()
 _MOST_FIELD_SETS = 1000
 
 
@@ -105,10 +106,14 @@ def changeable(model: ModelT) -> ModelT:
 
 def share_field_names(model: BaseModel) -> None:
     """Let a model that will not be changed share the set of its given fields with others."""
-    names = frozenset(model.__pydantic_fields_set__)
+    given = model.__pydantic_fields_set__
+    if id(given) in _shared_ids:
+        return
+    names = frozenset(given)
     shared = _field_sets.get(names)
     if shared is None and len(_field_sets) < _MOST_FIELD_SETS:
         shared = _field_sets[names] = set(names)
+        _shared_ids.add(id(shared))  # it lives as long as the process
     if shared is not None:
         _set(model, "__pydantic_fields_set__", shared)
 

@@ -257,7 +257,8 @@ class SpanCollection(Guarded, Collection[Span]):
 
     async def insert(self, items: Sequence[Span]) -> None:
         with self._mutex:
-            keys = {_checked_key(span) for span in items}
+            _check_types(items)
+            keys = {(span.rollout_id, span.attempt_id, span.span_id) for span in items}
             stored = [span for span in items if span.span_id in self._attempt(span)]
             if stored or len(keys) < len(items):
                 described = _describe(stored[0]) if stored else "given"
@@ -273,8 +274,7 @@ class SpanCollection(Guarded, Collection[Span]):
 
     def insert_missing_now(self, items: Sequence[Span]) -> Sequence[Span]:
         with self._mutex:
-            for span in items:
-                _checked_key(span)
+            _check_types(items)
             return [span for span in items if self._add(span)]
 
     async def update(
@@ -288,8 +288,7 @@ class SpanCollection(Guarded, Collection[Span]):
         self, items: Sequence[Span], update_fields: Sequence[str] | None = None
     ) -> Sequence[Span]:
         with self._mutex:
-            for span in items:
-                _checked_key(span)
+            _check_types(items)
             return [span if self._add(span) else self._put(span, update_fields) for span in items]
 
     async def delete(self, items: Sequence[Span]) -> None:
@@ -337,16 +336,16 @@ class SpanCollection(Guarded, Collection[Span]):
         return span
 
     def _require_all(self, items: Sequence[Span]) -> None:
+        _check_types(items)
         for span in items:
-            _checked_key(span)
             if span.span_id not in self._attempt(span):
                 raise NotFoundError(f"Item with primary key(s) {_describe(span)} does not exist")
 
 
-def _checked_key(span: object) -> tuple[str, str, str]:
-    if not isinstance(span, Span):
-        raise TypeError(f"Collection of Span cannot take {type(span).__name__}")
-    return span.rollout_id, span.attempt_id, span.span_id
+def _check_types(items: Sequence[object]) -> None:
+    for item in items:
+        if not isinstance(item, Span):
+            raise TypeError(f"Collection of Span cannot take {type(item).__name__}")
 
 
 def _describe(span: Span) -> str:
