@@ -34,6 +34,7 @@ COLLECTION_STORE_PUBLIC_METHODS: tuple[str, ...] = (
     "wait_for_rollout",
     "query_attempts",
     "get_latest_attempt",
+    "find_stuck",
     "update_attempt",
     "get_next_span_sequence_id",
     "get_many_span_sequence_ids",

@@ -28,6 +28,7 @@ from agl.types import (
     RolloutMode,
     RolloutStatus,
     Span,
+    StuckItem,
     TaskInput,
     Worker,
     WorkerStatus,
@@ -199,6 +200,10 @@ class LightningStoreThreaded(LightningStore):
             return await self.store.update_attempt(
                 rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata
             )
+
+    async def find_stuck(self, limit: int = 20) -> Sequence[StuckItem]:
+        async with self._lock:
+            return await self.store.find_stuck(limit)
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
         async with self._lock:

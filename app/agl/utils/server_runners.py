@@ -18,7 +18,7 @@ import traceback as traceback_module
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -70,6 +70,15 @@ class EventQueue(Protocol):
     def get(self, block: bool = True, timeout: float | None = None) -> ChildEvent: ...
 
 
+@runtime_checkable
+class Stoppable(Protocol):
+    """An application that wants to know when its server is about to stop."""
+
+    def about_to_stop(self) -> None:
+        """Called in the event loop that serves, before open requests are waited for."""
+        ...
+
+
 @asynccontextmanager
 async def noop_context() -> AsyncGenerator[None]:
     """A serve context that does nothing."""
@@ -90,6 +99,8 @@ class LauncherServer(uvicorn.Server):
 
     def stop_soon(self) -> None:
         """Ask for a graceful stop; must be called in the event loop that serves."""
+        if isinstance(self.config.app, Stoppable):
+            self.config.app.about_to_stop()
         self.should_exit = True
         self._stopping.set()
 

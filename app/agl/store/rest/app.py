@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
@@ -13,14 +13,12 @@ from starlette.middleware.cors import CORSMiddleware
 
 from agl import __version__
 from agl.store.base import LightningStore
-from agl.store.rest.middleware import (
-    AccessMiddleware,
-    DispatchMiddleware,
-    ErrorMiddleware,
-    ObserveMiddleware,
-)
+from agl.store.rest.guard import AccessMiddleware, RoomMiddleware
+from agl.store.rest.limits import ServerLimits
+from agl.store.rest.middleware import DispatchMiddleware, ErrorMiddleware, ObserveMiddleware
 from agl.store.rest.route import RouteIndex
 from agl.store.rest.routes import prometheus_routes, store_routes
+from agl.store.rest.service import Service
 from agl.utils.metrics import MetricsBackend
 
 WATCHDOG_SECONDS = 1.0
@@ -39,6 +37,18 @@ class WatchedStore(Protocol):
     watchdog: Watchdog
 
 
+class StoreApp(FastAPI):
+    """The application, and what it shares with the server that runs it."""
+
+    def __init__(self, service: Service, **options: Any) -> None:
+        super().__init__(**options)
+        self.service = service
+
+    def about_to_stop(self) -> None:
+        """Answer the requests that wait; to be called in the event loop that serves."""
+        self.service.waiting.close()
+
+
 def create_app(
     store: LightningStore,
     *,
@@ -46,7 +56,8 @@ def create_app(
     tracker: MetricsBackend | None = None,
     api_token: str | None = None,
     debug_errors: bool = False,
-) -> FastAPI:
+    limits: ServerLimits | None = None,
+) -> StoreApp:
     """Serve ``store`` under ``/v1/agl`` and take its spans over OTLP at ``/v1/traces``.
 
     Args:
@@ -55,16 +66,21 @@ def create_app(
         tracker: Where requests are counted; ``/v1/prometheus/`` exists when it has Prometheus.
         api_token: Demanded on every path but health, as Bearer or as Basic password.
         debug_errors: Put tracebacks into error answers; they are in the log in any case.
+        limits: How much the server takes on.
     """
     index = RouteIndex()
-    app = FastAPI(
+    service = Service(limits or ServerLimits())
+    app = StoreApp(
+        service,
         title="LightningStore Server",
         version=__version__,
         redirect_slashes=False,
-        lifespan=_lifespan(store),
-        middleware=_middleware(index, cors_allow_origins, tracker, api_token, debug_errors),
+        lifespan=_lifespan(store, service),
+        middleware=_middleware(
+            index, service, cors_allow_origins, tracker, api_token, debug_errors
+        ),
     )
-    routes = store_routes(store)
+    routes = store_routes(store, service)
     if tracker is not None and tracker.has_prometheus():
         routes += prometheus_routes()
     for route in routes:
@@ -73,9 +89,12 @@ def create_app(
     return app
 
 
-def _lifespan(store: LightningStore) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _lifespan(
+    store: LightningStore, service: Service
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        service.waiting.open()
         if not isinstance(store, WatchedStore):
             yield
             return
@@ -91,6 +110,7 @@ def _lifespan(store: LightningStore) -> Callable[[FastAPI], AbstractAsyncContext
 
 def _middleware(
     index: RouteIndex,
+    service: Service,
     cors_allow_origins: Sequence[str] | str | None,
     tracker: MetricsBackend | None,
     api_token: str | None,
@@ -110,7 +130,8 @@ def _middleware(
         )
     stack.append(Middleware(ErrorMiddleware, debug_errors=debug_errors))
     if api_token is not None:
-        stack.append(Middleware(AccessMiddleware, api_token=api_token))
+        stack.append(Middleware(AccessMiddleware, api_token=api_token, tracker=tracker))
+    stack.append(Middleware(RoomMiddleware, service=service))
     stack.append(Middleware(DispatchMiddleware))
     return stack
 

@@ -19,6 +19,7 @@ from agl.store.base import LightningStore
 from agl.store.rest.body import read_body
 from agl.store.rest.errors import HttpError
 from agl.store.rest.route import WireRoute
+from agl.store.rest.service import Service
 from agl.store.rest.wire import API_V1_PREFIX, TRACES_PATH
 from agl.types import Span
 from agl.utils.otlp import UNNUMBERED, parse_export
@@ -41,8 +42,9 @@ _DOCUMENTED_BODY = {
 class OtlpRoutes:
     """One method for each route."""
 
-    def __init__(self, store: LightningStore) -> None:
+    def __init__(self, store: LightningStore, service: Service) -> None:
         self._store = store
+        self._service = service
 
     def routes(self) -> list[WireRoute]:
         return [
