@@ -36,6 +36,7 @@ COLLECTION_STORE_PUBLIC_METHODS: tuple[str, ...] = (
     "get_latest_attempt",
     "find_stuck",
     "update_attempt",
+    "update_many_attempts",
     "get_next_span_sequence_id",
     "get_many_span_sequence_ids",
     "add_span",

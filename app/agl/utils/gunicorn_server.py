@@ -22,6 +22,7 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.glogging import Logger
 from uvicorn_worker import UvicornWorker
 
+from agl.utils.http_protocol import LimitedHttpProtocol
 from agl.utils.server_runners import ORPHAN_POLL_SECONDS
 
 __all__ = ["Arbiter", "GunicornApp", "PropagatingLogger", "PropagatingWorker"]
@@ -57,6 +58,8 @@ class PropagatingLogger(Logger):
 
 class PropagatingWorker(UvicornWorker):
     """A uvicorn worker whose lines also go to the process's own logging set-up."""
+
+    CONFIG_KWARGS = {**UvicornWorker.CONFIG_KWARGS, "http": LimitedHttpProtocol}  # noqa: RUF012 - as the base class has it
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -210,7 +210,9 @@ async def _wait_healthy(health_url: str, task: asyncio.Task[None], timeout: floa
 def is_healthy(health_url: str, timeout: float = _PROBE_TIMEOUT_SECONDS) -> bool:
     """Whether a GET is answered with 200 within ``timeout`` seconds."""
     parts = urlsplit(health_url)
-    return not probe(parts.hostname or "", parts.port or 80, parts.path or "/", timeout)
+    tls = parts.scheme == "https"
+    port = parts.port or (443 if tls else 80)
+    return not probe(parts.hostname or "", port, parts.path or "/", timeout, tls=tls)
 
 
 async def shutdown_uvicorn_server(

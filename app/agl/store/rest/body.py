@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from agl.store.rest.errors import ClientGoneError, HttpError
+from agl.utils.http_protocol import SLOW_SECONDS, STALLED_KEY
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -51,14 +52,22 @@ async def _receive_all(scope: MutableMapping[str, Any], receive: Receive) -> byt
         if len(body) > MAX_BODY_BYTES:
             raise _too_large()
         return body
-    return await _receive_chunks(message, receive)
+    return await _receive_chunks(scope, message, receive)
 
 
-async def _receive_chunks(message: MutableMapping[str, Any], receive: Receive) -> bytes:
+async def _receive_chunks(
+    scope: MutableMapping[str, Any], message: MutableMapping[str, Any], receive: Receive
+) -> bytes:
     body = bytearray()
     while True:
         if message["type"] == "http.disconnect":
             raise ClientGoneError
+        if scope.get(STALLED_KEY):
+            raise HttpError(
+                408,
+                f"The body stopped coming for {SLOW_SECONDS:g} seconds",
+                headers=((b"connection", b"close"),),
+            )
         body += message.get("body", b"")
         if len(body) > MAX_BODY_BYTES:
             raise _too_large()

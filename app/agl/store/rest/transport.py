@@ -122,7 +122,7 @@ class Transport:
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if once:
             headers[IDEMPOTENCY_HEADER] = uuid.uuid4().hex
-        pinned = self.pinned
+        pinned = None if path == HEALTH_PATH else self.pinned
         if pinned is not None:
             headers[INSTANCE_HEADER] = pinned
 
