@@ -16,7 +16,8 @@ from agl.store.base import LightningStore
 from agl.store.rest.guard import AccessMiddleware, RoomMiddleware
 from agl.store.rest.limits import ServerLimits
 from agl.store.rest.middleware import DispatchMiddleware, ErrorMiddleware, ObserveMiddleware
-from agl.store.rest.route import RouteIndex
+from agl.store.rest.openapi import complete
+from agl.store.rest.route import RouteIndex, WireRoute
 from agl.store.rest.routes import prometheus_routes, store_routes
 from agl.store.rest.service import Service
 from agl.utils.metrics import MetricsBackend
@@ -43,6 +44,13 @@ class StoreApp(FastAPI):
     def __init__(self, service: Service, **options: Any) -> None:
         super().__init__(**options)
         self.service = service
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            routes = [route for route in self.routes if isinstance(route, WireRoute)]
+            keyed = frozenset((r.method, r.path) for r in routes if r.replays is not None)
+            self.openapi_schema = complete(super().openapi(), keyed)
+        return self.openapi_schema
 
     def about_to_stop(self) -> None:
         """Answer the requests that wait; to be called in the event loop that serves."""

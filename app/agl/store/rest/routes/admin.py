@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from agl import __version__
 from agl.store.base import LightningStore
@@ -27,6 +27,12 @@ class AdminRoutes:
         return [
             WireRoute("GET", HEALTH_PATH, self.health),
             WireRoute("GET", f"{API_V1_AGL_PREFIX}/statistics", self.statistics),
+            WireRoute(
+                "GET",
+                f"{API_V1_AGL_PREFIX}/openapi.json",
+                self.openapi,
+                response_class=JSONResponse,
+            ),
         ]
 
     async def health(self) -> Health:
@@ -34,6 +40,10 @@ class AdminRoutes:
         return Health(
             instance_id=self._service.instance_id, version=__version__, features=list(FEATURES)
         )
+
+    async def openapi(self, request: Request) -> Response:
+        """This document, at a path that a proxy for ``/v1/agl`` lets through."""
+        return JSONResponse(request.app.openapi())
 
     async def statistics(self) -> dict[str, Any]:
         """Totals of the store."""
