@@ -70,7 +70,7 @@ _WORKER = {
     "current_rollout_id": _ROLLOUT_ID,
     "current_attempt_id": _ATTEMPT_ID,
 }
-_SPAN = {
+_SPAN: dict[str, Any] = {
     **_IDS,
     "sequence_id": 1,
     "trace_id": _TRACE_ID,
@@ -169,38 +169,60 @@ def _examples() -> dict[tuple[str, str], Example]:
         ("GET", f"{root}/statistics"): (None, _STATISTICS),
         ("GET", f"{root}/stuck"): (None, {"items": [_STUCK]}),
         ("POST", f"{root}/queues/rollouts/enqueue"): ({"rollouts": [_WANTED]}, [_ROLLOUT]),
-        ("POST", f"{root}/queues/rollouts/dequeue"): ({"limit": 1, "worker_id": "Worker-0"}, [_ATTEMPTED]),
+        ("POST", f"{root}/queues/rollouts/dequeue"): (
+            {"limit": 1, "worker_id": "Worker-0"},
+            [_ATTEMPTED],
+        ),
         ("POST", f"{root}/rollouts"): ({**_WANTED, "worker_id": "Worker-0"}, _ATTEMPTED),
         ("GET", f"{root}/rollouts"): (None, _page(_ATTEMPTED)),
-        ("POST", f"{root}/rollouts/search"): ({"status_in": ["preparing"], "limit": 10}, _page(_ATTEMPTED)),
+        ("POST", f"{root}/rollouts/search"): (
+            {"status_in": ["preparing"], "limit": 10},
+            _page(_ATTEMPTED),
+        ),
         ("GET", rollout): (None, _ATTEMPTED),
-        ("POST", rollout): ({"status": "cancelled", "metadata": {"why": "by hand"}}, {
-            **_FINISHED, "status": "cancelled", "metadata": {"why": "by hand"}
-        }),
-        ("POST", f"{root}/waits/rollouts"): ({"rollout_ids": [_ROLLOUT_ID], "timeout": 30}, [_FINISHED]),
+        ("POST", rollout): (
+            {"status": "cancelled", "metadata": {"why": "by hand"}},
+            {**_FINISHED, "status": "cancelled", "metadata": {"why": "by hand"}},
+        ),
+        ("POST", f"{root}/waits/rollouts"): (
+            {"rollout_ids": [_ROLLOUT_ID], "timeout": 30},
+            [_FINISHED],
+        ),
         ("POST", attempts): ({"worker_id": "Worker-0"}, _ATTEMPTED),
         ("GET", attempts): (None, _page(_ATTEMPT)),
         ("POST", f"{attempts}/search"): (searched, _page(_ATTEMPT)),
         ("GET", f"{attempts}/latest"): (None, _ATTEMPT),
-        ("POST", f"{attempts}/{{attempt_id}}"): (done, {**_ATTEMPT, **done, "end_time": 1795970400.5}),
+        ("POST", f"{attempts}/{{attempt_id}}"): (
+            done,
+            {**_ATTEMPT, **done, "end_time": 1795970400.5},
+        ),
         ("POST", f"{root}/attempts/batch"): ({"updates": updates}, results),
         ("POST", f"{root}/spans"): (_SPAN, _SPAN),
         ("GET", f"{root}/spans"): (None, _page(_SPAN)),
-        ("POST", f"{root}/spans/search"): ({"rollout_id": _ROLLOUT_ID, "name_contains": "ch"}, _page(_SPAN)),
+        ("POST", f"{root}/spans/search"): (
+            {"rollout_id": _ROLLOUT_ID, "name_contains": "ch"},
+            _page(_SPAN),
+        ),
         ("POST", f"{root}/spans/batch"): ({"spans": [_SPAN]}, [_SPAN]),
         ("POST", f"{root}/spans/next"): (_IDS, {"sequence_id": 2}),
-        ("POST", f"{root}/spans/next/batch"): ({"requests": [_IDS, _IDS]}, {"sequence_ids": [2, 3]}),
+        ("POST", f"{root}/spans/next/batch"): (
+            {"requests": [_IDS, _IDS]},
+            {"sequence_ids": [2, 3]},
+        ),
         ("GET", f"{root}/resources"): (None, _page(_RESOURCES)),
         ("POST", f"{root}/resources"): ({"main_llm": _LLM}, _RESOURCES),
         ("GET", f"{root}/resources/latest"): (None, _RESOURCES),
-        ("POST", f"{root}/resources/{{resources_id}}"): ({"main_llm": _LLM}, {**_RESOURCES, "version": 2}),
+        ("POST", f"{root}/resources/{{resources_id}}"): (
+            {"main_llm": _LLM},
+            {**_RESOURCES, "version": 2},
+        ),
         ("GET", f"{root}/resources/{{resources_id}}"): (None, _RESOURCES),
         ("GET", f"{root}/workers"): (None, _page(_WORKER)),
         ("POST", f"{root}/workers/search"): ({"status_in": ["busy"]}, _page(_WORKER)),
         ("GET", f"{root}/workers/{{worker_id}}"): (None, _WORKER),
         ("POST", f"{root}/workers/{{worker_id}}"): ({"heartbeat_stats": {"cpu": 0.5}}, _WORKER),
         ("POST", TRACES_PATH): (_EXPORT, None),
-    }  # fmt: skip
+    }
 
 
 EXAMPLES = _examples()
