@@ -49,6 +49,8 @@ STORE_PANELS = {
     "Rollout Completion Rate (by Mode)": (12, 12, 36, "ops", ["{{mode}}"]),
     "Rollout Duration (P50, P95, P99)": (12, 0, 44, "s", ["P50", "P95", "P99"]),
     "Rollout Duration P95 (by Status)": (12, 12, 44, "s", ["{{status}}"]),
+    "Waits Ended / Sec (by Status)": (12, 0, 53, "ops", ["{{status}}"]),
+    "Time Waited (P50, P95, P99)": (12, 12, 53, "s", ["P50", "P95", "P99"]),
 }
 
 METRIC = re.compile(r"\b(agl_[a-z_]+)\b")
