@@ -149,6 +149,7 @@ def test_store_board_has_the_panels_of_the_reference() -> None:
         ("LightningStore RPC Metrics", 9),
         ("Collection Metrics", 18),
         ("Rollout Outcomes", 35),
+        ("Waiting for Rollouts", 52),
     ]
 
 
