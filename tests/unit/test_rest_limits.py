@@ -9,10 +9,11 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
-from rest_support import http_for, serving, span_body
+from rest_support import http_for, launcher_args, serving, span_body
 
 from agl.errors import WrongInstanceError
-from agl.store.client_server import ServerLimits
+from agl.store.base import LightningStoreCapabilities
+from agl.store.client_server import LightningStoreServer, ServerLimits
 from agl.store.memory import InMemoryLightningStore
 from agl.store.rest.guard import Throttle
 from agl.utils.metrics import PrometheusMetricsBackend
@@ -252,3 +253,33 @@ async def test_an_idle_connection_may_rest_between_requests(
             await reader.readexactly(length)
             await asyncio.sleep(0.5)
         writer.close()
+
+
+class EndlessStore(InMemoryLightningStore):
+    """Waits for ever; claims that processes may share it."""
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return LightningStoreCapabilities(thread_safe=True, async_safe=True, zero_copy=True)
+
+    async def wait_for_rollouts(self, **_: Any) -> Any:
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(("mode", "processes"), [("thread", 1), ("mp", 1), ("mp", 2)])
+async def test_waiters_are_answered_in_every_mode(mode: Any, processes: int) -> None:
+    args = launcher_args(launch_mode=mode, n_workers=processes)
+    server = LightningStoreServer(EndlessStore(thread_safe=True), launcher_args=args)
+    await server.start()
+    async with httpx.AsyncClient(base_url=server.endpoint) as http:
+        waiters = [
+            asyncio.create_task(
+                http.post(f"{API}/waits/rollouts", json={"rollout_ids": []}, timeout=30)
+            )
+            for _ in range(4)
+        ]
+        await asyncio.sleep(0.5)
+        assert not any(waiter.done() for waiter in waiters)
+        await server.stop()
+        answers = [await waiter for waiter in waiters]
+    assert [(a.status_code, a.headers["retry-after"]) for a in answers] == [(503, "1")] * 4

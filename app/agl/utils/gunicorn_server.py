@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ from gunicorn.glogging import Logger
 from uvicorn_worker import UvicornWorker
 
 from agl.utils.http_protocol import LimitedHttpProtocol
-from agl.utils.server_runners import ORPHAN_POLL_SECONDS
+from agl.utils.server_runners import ORPHAN_POLL_SECONDS, TellingServer
 
 __all__ = ["Arbiter", "GunicornApp", "PropagatingLogger", "PropagatingWorker"]
 
@@ -65,6 +66,14 @@ class PropagatingWorker(UvicornWorker):
         super().__init__(*args, **kwargs)
         self.config.timeout_notify = int(ORPHAN_POLL_SECONDS)
         _propagate(access_log=bool(self.cfg.accesslog))
+
+    async def _serve(self) -> None:
+        self.config.app = self.wsgi
+        server = TellingServer(self.config)
+        self._install_sigquit_handler()
+        await server.serve(sockets=self.sockets)
+        if not server.started:
+            sys.exit(Arbiter.WORKER_BOOT_ERROR)
 
     async def callback_notify(self) -> None:
         await super().callback_notify()

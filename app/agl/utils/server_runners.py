@@ -85,7 +85,16 @@ async def noop_context() -> AsyncGenerator[None]:
     yield
 
 
-class LauncherServer(uvicorn.Server):
+class TellingServer(uvicorn.Server):
+    """A uvicorn server that tells its application before it waits for open requests."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if isinstance(self.config.app, Stoppable):
+            self.config.app.about_to_stop()
+        await super().shutdown(sockets=sockets)
+
+
+class LauncherServer(TellingServer):
     """A uvicorn server on a socket that listens already; signals are left to whoever runs it."""
 
     def __init__(self, config: uvicorn.Config, listener: socket.socket | None = None) -> None:
@@ -99,8 +108,6 @@ class LauncherServer(uvicorn.Server):
 
     def stop_soon(self) -> None:
         """Ask for a graceful stop; must be called in the event loop that serves."""
-        if isinstance(self.config.app, Stoppable):
-            self.config.app.about_to_stop()
         self.should_exit = True
         self._stopping.set()
 
