@@ -66,6 +66,11 @@ class StoreSettings:
         mongo_uri: Connection string, used by the mongo backend only.
         api_token_file: File that holds the API token; ``None`` means no token.
         published_on: Address a container's port is published on; ``None`` means not said.
+        tls_cert: PEM file with the certificate chain; ``None`` means plain HTTP.
+        tls_key: PEM file with the private key; ``None`` means that it is in ``tls_cert``.
+        max_requests: Requests under way at once; ``None`` means the server's default.
+        max_waits: Waits for rollouts under way at once; likewise.
+        max_batch_items: Items in one request; likewise.
         log: Log level and format.
     """
 
@@ -78,6 +83,11 @@ class StoreSettings:
     mongo_uri: str = DEFAULT_MONGO_URI
     api_token_file: Path | None = None
     published_on: str | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    max_requests: int | None = None
+    max_waits: int | None = None
+    max_batch_items: int | None = None
     log: LogSettings = LogSettings()
 
 

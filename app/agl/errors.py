@@ -9,7 +9,8 @@
         │   ├── RolloutNotFoundError
         │   └── AttemptNotFoundError
         ├── ConflictError               (ValueError)    it clashes with what is stored
-        │   └── DuplicatedPrimaryKeyError
+        │   ├── DuplicatedPrimaryKeyError
+        │   └── WrongInstanceError
         └── GoneError                   (RuntimeError)  it existed and was given up
             └── SpansEvictedError
 
@@ -66,6 +67,10 @@ class ConflictError(StoreError, ValueError):
 
 class DuplicatedPrimaryKeyError(ConflictError):
     """An item with this primary key is already stored."""
+
+
+class WrongInstanceError(ConflictError):
+    """The server is another one than the client was pinned to; nothing was done."""
 
 
 class GoneError(StoreError, RuntimeError):

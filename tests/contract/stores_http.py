@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
@@ -14,29 +13,9 @@ from rest_support import SwitchStore, launcher_args
 
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
-from agl.store.rest.client import LONGEST_WAIT_SECONDS, LightningStoreClient
+from agl.store.rest.client import LightningStoreClient
 from agl.store.rest.server import LightningStoreServer
-from agl.types import Rollout
 from agl.utils.server_launcher import LaunchMode
-
-
-class PatientClient(LightningStoreClient):
-    """Asks again for as long as its caller wants to wait, as callers of a client have to."""
-
-    async def wait_for_rollouts(
-        self, *, rollout_ids: Sequence[str], timeout: float | None = None
-    ) -> Sequence[Rollout]:
-        if timeout is None:
-            return await super().wait_for_rollouts(rollout_ids=rollout_ids)
-        deadline = time.monotonic() + timeout
-        while True:
-            left = deadline - time.monotonic()
-            patience = min(max(left, 0), LONGEST_WAIT_SECONDS)
-            began = time.monotonic()
-            found = await super().wait_for_rollouts(rollout_ids=rollout_ids, timeout=patience)
-            answered_at_once = time.monotonic() - began < patience
-            if answered_at_once or left <= LONGEST_WAIT_SECONDS:
-                return found
 
 
 @cache
@@ -57,7 +36,7 @@ def _shared_server(mode: LaunchMode) -> tuple[SwitchStore, LightningStoreServer]
 
 @asynccontextmanager
 async def _client(server: LightningStoreServer) -> AsyncIterator[LightningStore]:
-    client = PatientClient(server.endpoint)
+    client = LightningStoreClient(server.endpoint)
     try:
         yield client
     finally:

@@ -49,6 +49,8 @@ STORE_PANELS = {
     "Rollout Completion Rate (by Mode)": (12, 12, 36, "ops", ["{{mode}}"]),
     "Rollout Duration (P50, P95, P99)": (12, 0, 44, "s", ["P50", "P95", "P99"]),
     "Rollout Duration P95 (by Status)": (12, 12, 44, "s", ["{{status}}"]),
+    "Waits Ended / Sec (by Status)": (12, 0, 53, "ops", ["{{status}}"]),
+    "Time Waited (P50, P95, P99)": (12, 12, 53, "s", ["P50", "P95", "P99"]),
 }
 
 METRIC = re.compile(r"\b(agl_[a-z_]+)\b")
@@ -147,6 +149,7 @@ def test_store_board_has_the_panels_of_the_reference() -> None:
         ("LightningStore RPC Metrics", 9),
         ("Collection Metrics", 18),
         ("Rollout Outcomes", 35),
+        ("Waiting for Rollouts", 52),
     ]
 
 

@@ -101,7 +101,7 @@ def test_not_http(answer: str, capsys: pytest.CaptureFixture[str]) -> None:
     [
         [],
         ["--timeout", "3"],
-        ["https://x/"],
+        ["ftp://x/"],
         ["x"],
         ["http://"],
         ["http://x:0/"],

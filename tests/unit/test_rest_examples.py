@@ -78,7 +78,18 @@ def page(items: list[Any], limit: int = -1, offset: int = 0, total: int | None =
 
 async def test_health_tells_which_server_it_is(http: httpx.AsyncClient) -> None:
     first, second = await get(http, "/health"), await get(http, "/health")
-    assert first == {"status": "ok", "instance_id": ANY, "version": "0.1.0"}
+    assert first == {
+        "status": "ok",
+        "instance_id": ANY,
+        "version": "0.1.0",
+        "features": [
+            "spans-batch",
+            "sequence-ids-batch",
+            "attempts-batch",
+            "idempotency",
+            "long-waits",
+        ],
+    }
     assert first == second
     async with http_for() as other:
         assert (await get(other, "/health"))["instance_id"] != first["instance_id"]
@@ -333,7 +344,7 @@ async def test_every_route_is_documented(http: httpx.AsyncClient) -> None:
     }
     assert ("POST", "/v1/agl/rollouts/{rollout_id}/attempts/{attempt_id}") in operations
     assert ("POST", "/v1/traces") in operations
-    assert len(operations) == 33
+    assert len(operations) == 37
     update = document["paths"]["/v1/agl/rollouts/{rollout_id}"]["post"]
     assert update["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith(
         "/UpdateRolloutRequest"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -23,6 +24,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from rest_support import SharedServer, http_for, shared_server  # noqa: F401 - a fixture
 from test_otlp import IDS, export, otlp_span, pairs_of
 
+from agl.store.client_server import ServerLimits
 from agl.store.memory import InMemoryLightningStore
 from agl.types import AttemptedRollout
 
@@ -139,8 +141,8 @@ async def test_packed_requests_and_answers(
 TRUNCATED_GZIP = gzip.compress(b"", mtime=0)[:-4]
 GZIP_BOMB = gzip.compress(bytes(64 * 2**20 + 1), 1, mtime=0)
 REFUSED = [
-    ({"content-type": "application/json"}, b"{}", 400,
-     "Unsupported Content-Type 'application/json', expected 'application/x-protobuf'"),
+    ({"content-type": "text/json"}, b"{}", 400,
+     "Unsupported Content-Type 'text/json', expected 'application/x-protobuf' or"),
     ({"content-type": ""}, b"", 400,
      "Unsupported Content-Type '', expected 'application/x-protobuf'"),
     ({}, b"\xff\xff\xff", 400, "Unable to parse OTLP traces payload: "),
@@ -180,6 +182,89 @@ async def test_a_failing_store_is_500(store: InMemoryLightningStore) -> None:
     async with http_for(Failing()) as http:
         answer = await send(http, export(otlp_span()))
     assert answer.status_code == 500
+
+
+JSON = {"content-type": "application/json", "accept-encoding": "identity"}
+
+
+async def test_json_is_taken_as_well(
+    http: httpx.AsyncClient, store: InMemoryLightningStore
+) -> None:
+    started = await store.start_rollout(1)
+    attributes = [
+        {"key": key, "value": {"stringValue": value}} for key, value in home(started).items()
+    ]
+    span = {
+        "traceId": "5b8efff798038103d269b633813fc60c",
+        "spanId": "EEE19B7EC3C1B174",
+        "parentSpanId": "eee19b7ec3c1b173",
+        "name": "json",
+        "kind": 2,
+        "startTimeUnixNano": "1544712660000000000",
+        "endTimeUnixNano": 1544712661000000000,
+        "attributes": [
+            {"key": "n", "value": {"intValue": "7"}},
+            {"key": "raw", "value": {"bytesValue": "AAE="}},
+        ],
+        "links": [{"traceId": "5b8efff798038103d269b633813fc60d", "spanId": "eee19b7ec3c1b172"}],
+        "status": {"code": 2, "message": "boom"},
+        "unknownField": {"x": 1},
+    }
+    stray = span | {"spanId": "0000000000000001", "attributes": []}
+    groups = [
+        {"resource": {"attributes": attributes}, "scopeSpans": [{"spans": [span]}]},
+        {"scopeSpans": [{"spans": [stray]}]},
+    ]
+    body = {"resourceSpans": groups}
+    answer = await http.post("/v1/traces", json=body, headers=JSON)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    partial = answer.json()["partialSuccess"]
+    assert partial["rejectedSpans"] == "1"
+    assert "'json' has no agentlightning.rollout_id" in partial["errorMessage"]
+    (stored,) = await store.query_spans(started.rollout_id)
+    assert stored.trace_id == "5b8efff798038103d269b633813fc60c"
+    assert (stored.span_id, stored.parent_id) == ("eee19b7ec3c1b174", "eee19b7ec3c1b173")
+    assert (stored.start_time, stored.end_time) == (1544712660, 1544712661)
+    assert stored.attributes == {"n": 7, "raw": "0001"}
+    assert stored.links[0].context.span_id == "eee19b7ec3c1b172"
+    assert (stored.status.status_code, stored.status.description) == ("ERROR", "boom")
+    whole = await http.post("/v1/traces", json={"resourceSpans": groups[:1]}, headers=JSON)
+    assert (whole.status_code, whole.json()) == (200, {})
+
+
+def _one_span(**fields: Any) -> bytes:
+    span = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [fields]}]}]})
+    return span.encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[]",
+        b"[" * 100_000,
+        b'{"resourceSpans": 1}',
+        b'{"resourceSpans": [1]}',
+        _one_span(traceId="xyz"),
+        _one_span(spanId=7),
+        _one_span(startTimeUnixNano="soon"),
+        _one_span(attributes=[{"key": 1}]),
+        _one_span(status=5),
+    ],
+    ids=lambda body: body[:60].decode(),
+)
+async def test_broken_json_is_refused_in_json(http: httpx.AsyncClient, body: bytes) -> None:
+    answer = await http.post("/v1/traces", content=body, headers=JSON)
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/json")
+    assert answer.json()["message"].startswith("Unable to parse OTLP traces payload: ")
+
+
+async def test_too_many_spans_are_refused() -> None:
+    async with http_for(limits=ServerLimits(max_batch_items=2)) as http:
+        three = export(*(otlp_span("s", number) for number in (1, 2, 3)))
+        answer = await send(http, three)
+    assert answer.status_code == 413
+    assert "the limit is 2" in Status.FromString(answer.content).message
 
 
 @settings(

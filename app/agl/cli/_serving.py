@@ -66,6 +66,13 @@ def port_number(text: str) -> int:
     return int(text)
 
 
+def counting_number(text: str) -> int:
+    """A number of things, 1 or more, from the command line."""
+    if not text.isascii() or not text.isdecimal() or int(text[:9]) < 1 or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 999999999")
+    return int(text)
+
+
 def worker_count(text: str) -> int:
     """A number of server processes from the command line."""
     if not text.isascii() or not text.isdecimal() or int(text[:9]) < 1:

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agl.cli import CommandParser
+from agl.cli._certificate import check_certificate
 from agl.cli._serving import (
     STOP_SIGNALS,
     add_log_options,
     check_port_is_free,
+    counting_number,
     exit_quietly_on_stop_signals,
     ignore_stop_signals,
     is_loopback,
@@ -37,17 +39,22 @@ from agl.utils.garbage import spare_old_objects
 from agl.utils.multiprocess import prepare_writer_folder
 
 if TYPE_CHECKING:
-    from agl.store.client_server import LightningStoreServer
+    from agl.store.client_server import LightningStoreServer, ServerLimits
     from agl.utils.metrics import MetricsBackend
 
 logger = logging.getLogger(__name__)
 
 
 def main(argv: list[str], prog: str) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code."""
+    """Serve until SIGTERM or SIGINT; returns the exit code. ``stuck`` asks a running store."""
+    if argv[:1] == ["stuck"]:
+        from agl.cli import _stuck
+
+        return _stuck.main(argv[1:], f"{prog} stuck")
     settings = parse(argv, prog)
     exit_quietly_on_stop_signals()
     token = api_token(settings)
+    check_certificate(settings.tls_cert, settings.tls_key)
     folder = metrics_folder(settings)
     check_port_is_free(settings.host, settings.port)
     setup_process_logging(settings.log.level, settings.log.format)
@@ -79,6 +86,11 @@ def parse(argv: list[str], prog: str) -> StoreSettings:
         mongo_uri=options.mongo_uri,
         api_token_file=options.api_token_file,
         published_on=options.published_on,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        max_requests=options.max_requests,
+        max_waits=options.max_waits,
+        max_batch_items=options.max_batch_items,
         log=log_settings(options),
     )
     if settings.backend == "mongo":
@@ -91,6 +103,8 @@ def parse(argv: list[str], prog: str) -> StoreSettings:
             "argument --n-workers: the memory backend keeps its data in one process and cannot be "
             f"shared by {settings.n_workers}, use --n-workers 1"
         )
+    if settings.tls_key is not None and settings.tls_cert is None:
+        raise UsageError("argument --tls-key: there is no --tls-cert that it belongs to")
     _check_published_on(settings.published_on)
     return settings
 
@@ -209,11 +223,29 @@ def build_server(settings: StoreSettings, token: str | None) -> LightningStoreSe
             launch_mode="asyncio",
             n_workers=settings.n_workers,
             healthcheck_url="/v1/agl/health",
+            ssl_certfile=_path(settings.tls_cert),
+            ssl_keyfile=_path(settings.tls_key),
             log_level=max(logging.getLevelNamesMapping()[settings.log.level], logging.INFO),
         ),
         tracker=tracker,
         api_token=token,
+        limits=_limits(settings),
     )
+
+
+def _path(file: Path | None) -> str | None:
+    return None if file is None else str(file)
+
+
+def _limits(settings: StoreSettings) -> ServerLimits:
+    from agl.store.client_server import ServerLimits
+
+    given = {
+        "max_requests": settings.max_requests,
+        "max_waits": settings.max_waits,
+        "max_batch_items": settings.max_batch_items,
+    }
+    return ServerLimits(**{name: value for name, value in given.items() if value is not None})
 
 
 def _read_token(file: Path) -> str:
@@ -246,7 +278,10 @@ def _check_published_on(address: str | None) -> None:
 
 def _parser(prog: str) -> argparse.ArgumentParser:
     parser = CommandParser(
-        prog=prog, allow_abbrev=False, description="Run a LightningStore server."
+        prog=prog,
+        allow_abbrev=False,
+        description="Run a LightningStore server.",
+        epilog=f"'{prog} stuck' asks a running store what may be stuck; see '{prog} stuck --help'.",
     )
     add = parser.add_argument
     add("--host", default="0.0.0.0", help="address to listen on (default: 0.0.0.0)")
@@ -285,4 +320,39 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         help="address a container's port is published on; a loopback address means that the token "
         "is not demanded",
     )
+    _add_tls_and_limits(parser)
     return parser
+
+
+def _add_tls_and_limits(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--tls-cert",
+        type=Path,
+        metavar="FILE",
+        help="PEM file with the certificate chain; serves HTTPS only (default: plain HTTP)",
+    )
+    add(
+        "--tls-key",
+        type=Path,
+        metavar="FILE",
+        help="PEM file with the private key (default: it is in the certificate's file)",
+    )
+    add(
+        "--max-requests",
+        type=counting_number,
+        metavar="N",
+        help="requests under way at once; more are answered 503 (default: 2048)",
+    )
+    add(
+        "--max-waits",
+        type=counting_number,
+        metavar="N",
+        help="waits for rollouts under way at once; more are answered 503 (default: 4096)",
+    )
+    add(
+        "--max-batch-items",
+        type=counting_number,
+        metavar="N",
+        help="items in one request; more are answered 413 (default: 100000)",
+    )

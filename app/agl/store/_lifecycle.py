@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Literal, TypeVar
 
-from agl.errors import DuplicatedPrimaryKeyError
+from agl.errors import DuplicatedPrimaryKeyError, StoreError
 from agl.store import rules
 from agl.store._core import LIFECYCLE, CollectionsT, Pair, StoreCore, unset_left_out
 from agl.store._plan import Plan, new_attempt, new_rollout
@@ -18,6 +19,7 @@ from agl.types import (
     Attempt,
     AttemptedRollout,
     AttemptStatus,
+    AttemptUpdate,
     EnqueueRolloutRequest,
     Rollout,
     RolloutConfig,
@@ -36,6 +38,7 @@ _ID_TRIES = 3
 _NO_CONFIG = RolloutConfig()
 _KNOWN_CONFIGS: dict[Hashable, RolloutConfig] = {}
 _MOST_CONFIGS = 1000
+_UPDATES_AT_ONCE = 256
 
 
 class LifecycleOperations(StoreCore[CollectionsT]):
@@ -264,14 +267,47 @@ class LifecycleOperations(StoreCore[CollectionsT]):
         )
 
         async def work(c: CollectionsT) -> Attempt:
-            plan = Plan(self._now())
-            rollout = await self._rollout(c, rollout_id)
-            stored, latest = await self._attempt(c, rollout_id, attempt_id)
-            attempt = self._changed_attempt(plan, rollout, stored, latest, changes)
-            await self._carry_out(c, plan)
-            return attempt
+            return await self._update_attempt(c, rollout_id, attempt_id, changes)
 
         return self._given(await self._write_section(work))
+
+    @operation
+    async def update_many_attempts(
+        self, updates: Sequence[AttemptUpdate]
+    ) -> Sequence[Attempt | StoreError]:
+        await self.watchdog.look_in_call()
+        results: list[Attempt | StoreError] = []
+        for at in range(0, len(updates), _UPDATES_AT_ONCE):
+            part = updates[at : at + _UPDATES_AT_ONCE]
+
+            async def work(
+                c: CollectionsT, part: Sequence[AttemptUpdate] = part
+            ) -> list[Attempt | StoreError]:
+                return [await self._update_or_error(c, update) for update in part]
+
+            results += await self._write_section(work)
+            await asyncio.sleep(0)  # lets other calls in between
+        return [r if isinstance(r, StoreError) else self._given(r) for r in results]
+
+    async def _update_or_error(
+        self, c: CollectionsT, update: AttemptUpdate
+    ) -> Attempt | StoreError:
+        try:
+            return await self._update_attempt(
+                c, update.rollout_id, update.attempt_id, update.changes()
+            )
+        except StoreError as error:
+            return error
+
+    async def _update_attempt(
+        self, c: CollectionsT, rollout_id: str, attempt_id: str, changes: dict[str, Any]
+    ) -> Attempt:
+        plan = Plan(self._now())
+        rollout = await self._rollout(c, rollout_id)
+        stored, latest = await self._attempt(c, rollout_id, attempt_id)
+        attempt = self._changed_attempt(plan, rollout, stored, latest, changes)
+        await self._carry_out(c, plan)
+        return attempt
 
     def _changed_attempt(
         self,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from agl.errors import StoreError
 from agl.types import (
     FINISHED_STATUSES,
     QUEUING_STATUSES,
@@ -20,6 +21,7 @@ from agl.types import (
     Attempt,
     AttemptedRollout,
     AttemptStatus,
+    AttemptUpdate,
     EnqueueRolloutRequest,
     NamedResources,
     PaginatedResult,
@@ -29,6 +31,7 @@ from agl.types import (
     RolloutMode,
     RolloutStatus,
     Span,
+    StuckItem,
     TaskInput,
     Worker,
     WorkerStatus,
@@ -276,6 +279,36 @@ class LightningStore:
             RolloutNotFoundError: no such rollout.
             AttemptNotFoundError: no such attempt, or no attempt at all.
             pydantic.ValidationError: a value of the wrong type.
+        """
+        raise NotImplementedError
+
+    async def update_many_attempts(
+        self, updates: Sequence[AttemptUpdate]
+    ) -> Sequence[Attempt | StoreError]:
+        """Update attempts one after the other.
+
+        Returns for each update, in the order given, the attempt as it is then, or the error that
+        ``update_attempt`` raised; one failure does not stop the others.
+        """
+        results: list[Attempt | StoreError] = []
+        for update in updates:
+            try:
+                results.append(
+                    await self.update_attempt(
+                        update.rollout_id, update.attempt_id, **update.changes()
+                    )
+                )
+            except StoreError as error:
+                results.append(error)
+        return results
+
+    async def find_stuck(self, limit: int = 20) -> Sequence[StuckItem]:
+        """The rollouts that have been queued, running and silent longest, ``limit`` of each kind.
+
+        The running and silent ones are chosen among the 1,000 oldest rollouts under way.
+
+        Raises:
+            NotImplementedError: the store cannot tell.
         """
         raise NotImplementedError
 

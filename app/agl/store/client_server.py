@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agl.store.rest.client import LightningStoreClient
+    from agl.store.rest.limits import ServerLimits
     from agl.store.rest.server import LightningStoreServer
     from agl.store.rest.wire import (
         API_AGL_PREFIX,
@@ -51,6 +52,7 @@ __all__ = [
     "QuerySpansRequest",
     "QueryWorkersRequest",
     "RolloutRequest",
+    "ServerLimits",
     "StartAttemptRequest",
     "UpdateAttemptRequest",
     "UpdateRolloutRequest",
@@ -61,6 +63,7 @@ __all__ = [
 _MODULES = {
     "LightningStoreClient": "agl.store.rest.client",
     "LightningStoreServer": "agl.store.rest.server",
+    "ServerLimits": "agl.store.rest.limits",
 }
 
 

@@ -8,6 +8,7 @@ from agl.store._core import CollectionsT
 from agl.store._lifecycle import LifecycleOperations
 from agl.store._queries import QueryOperations, RecordOperations
 from agl.store._spans import SpanOperations
+from agl.store._stuck import StuckOperations
 from agl.store.rules import scan_unhealthy_rollouts
 
 __all__ = ["CollectionBasedLightningStore", "scan_unhealthy_rollouts"]
@@ -16,6 +17,7 @@ __all__ = ["CollectionBasedLightningStore", "scan_unhealthy_rollouts"]
 class CollectionBasedLightningStore(
     LifecycleOperations[CollectionsT],
     SpanOperations[CollectionsT],
+    StuckOperations[CollectionsT],
     QueryOperations[CollectionsT],
     RecordOperations[CollectionsT],
 ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from agl.errors import StoreError
 from agl.store.base import (
     UNSET,
     FilterLogic,
@@ -19,6 +20,7 @@ from agl.types import (
     Attempt,
     AttemptedRollout,
     AttemptStatus,
+    AttemptUpdate,
     EnqueueRolloutRequest,
     NamedResources,
     PaginatedResult,
@@ -28,6 +30,7 @@ from agl.types import (
     RolloutMode,
     RolloutStatus,
     Span,
+    StuckItem,
     TaskInput,
     Worker,
     WorkerStatus,
@@ -199,6 +202,16 @@ class LightningStoreThreaded(LightningStore):
             return await self.store.update_attempt(
                 rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata
             )
+
+    async def update_many_attempts(
+        self, updates: Sequence[AttemptUpdate]
+    ) -> Sequence[Attempt | StoreError]:
+        async with self._lock:
+            return await self.store.update_many_attempts(updates)
+
+    async def find_stuck(self, limit: int = 20) -> Sequence[StuckItem]:
+        async with self._lock:
+            return await self.store.find_stuck(limit)
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
         async with self._lock:

@@ -17,6 +17,7 @@ from agl.types.rollout import (
     Attempt,
     AttemptedRollout,
     AttemptStatus,
+    AttemptUpdate,
     EnqueueRolloutRequest,
     Rollout,
     RolloutConfig,
@@ -41,6 +42,7 @@ from agl.types.span import (
     convert_timestamp,
     extract_extra_fields,
 )
+from agl.types.stuck import StuckItem, StuckKind
 from agl.types.worker import Worker, WorkerStatus
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "RUNNING_STATUSES",
     "Attempt",
     "AttemptStatus",
+    "AttemptUpdate",
     "AttemptedRollout",
     "AttributeValue",
     "Attributes",
@@ -77,6 +80,8 @@ __all__ = [
     "SpanLike",
     "SpanRecordingContext",
     "StatusCode",
+    "StuckItem",
+    "StuckKind",
     "TaskInput",
     "TraceState",
     "TraceStatus",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from agl.types.first_fault import FirstFault
 
@@ -68,6 +68,34 @@ class Attempt(BaseModel):
     worker_id: str | None = None
     last_heartbeat_time: float | None = None
     metadata: dict[str, Any] | None = None
+
+
+class AttemptUpdate(BaseModel):
+    """What to write on one attempt: the fields given, and no others."""
+
+    rollout_id: str
+    attempt_id: str
+    """An attempt id, or ``latest``."""
+
+    status: AttemptStatus | None = None
+    worker_id: str | None = None
+    last_heartbeat_time: float | None = None
+    metadata: dict[str, Any] | None = None
+
+    @field_validator("status", "worker_id", "last_heartbeat_time", "metadata", mode="before")
+    @classmethod
+    def _given_is_not_null(cls, value: Any) -> Any:
+        if value is None:
+            raise ValueError("it cannot be a null value; leave it out to leave it alone")
+        return value
+
+    def changes(self) -> dict[str, Any]:
+        """The fields to write, by name."""
+        return {
+            name: getattr(self, name)
+            for name in self.model_fields_set
+            if name not in ("rollout_id", "attempt_id")
+        }
 
 
 class AttemptedRollout(Rollout):

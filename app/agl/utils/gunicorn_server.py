@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,8 +24,8 @@ from gunicorn.glogging import Logger
 from uvicorn_worker import UvicornWorker
 
 from agl.utils.garbage import spare_old_objects
-from agl.utils.joined_answers import JoiningProtocol
-from agl.utils.server_runners import ORPHAN_POLL_SECONDS
+from agl.utils.http_protocol import LimitedHttpProtocol
+from agl.utils.server_runners import ORPHAN_POLL_SECONDS, TellingServer
 
 __all__ = ["Arbiter", "GunicornApp", "PropagatingLogger", "PropagatingWorker"]
 
@@ -60,7 +61,7 @@ class PropagatingLogger(Logger):
 class PropagatingWorker(UvicornWorker):
     """A uvicorn worker whose lines also go to the process's own logging set-up."""
 
-    CONFIG_KWARGS = {**UvicornWorker.CONFIG_KWARGS, "http": JoiningProtocol}  # noqa: RUF012 - as the base class has it
+    CONFIG_KWARGS = {**UvicornWorker.CONFIG_KWARGS, "http": LimitedHttpProtocol}  # noqa: RUF012 - as the base class has it
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -70,6 +71,14 @@ class PropagatingWorker(UvicornWorker):
     def init_process(self) -> None:
         spare_old_objects()
         super().init_process()
+
+    async def _serve(self) -> None:
+        self.config.app = self.wsgi
+        server = TellingServer(self.config)
+        self._install_sigquit_handler()
+        await server.serve(sockets=self.sockets)
+        if not server.started:
+            sys.exit(Arbiter.WORKER_BOOT_ERROR)
 
     async def callback_notify(self) -> None:
         await super().callback_notify()

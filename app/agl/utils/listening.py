@@ -64,6 +64,6 @@ def outbound_address() -> str:
     return address
 
 
-def url(host: str, port: int) -> str:
-    """``http://host:port``, with brackets around an IPv6 address."""
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def url(host: str, port: int, scheme: str = "http") -> str:
+    """``scheme://host:port``, with brackets around an IPv6 address."""
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import uvicorn
 
 from agl.config import load_environment
-from agl.utils.joined_answers import JoiningProtocol
+from agl.utils.http_protocol import LimitedHttpProtocol
 from agl.utils.listening import ANY_ADDRESSES, free_port, listen, outbound_address, url
 from agl.utils.multiprocess import shutdown_metrics
 from agl.utils.server_runners import (
@@ -102,6 +102,11 @@ class PythonServerLauncherArgs:
     thread_join_timeout: float = 10.0
     process_join_timeout: float = 10.0
     timeout_keep_alive: int = 30
+    ssl_certfile: str | None = None
+    """Certificate chain in PEM; with it the server speaks HTTPS only."""
+
+    ssl_keyfile: str | None = None
+    """Private key in PEM, if it is not in the certificate's file."""
 
 
 class _Handle(Protocol):
@@ -191,12 +196,16 @@ class PythonServerLauncher:
     @property
     def endpoint(self) -> str:
         """URL of the address listened on."""
-        return url(self._host, self._port)
+        return url(self._host, self._port, self._scheme)
 
     @property
     def access_endpoint(self) -> str:
         """URL to tell others."""
-        return url(self._access_host, self._port)
+        return url(self._access_host, self._port, self._scheme)
+
+    @property
+    def _scheme(self) -> str:
+        return "http" if self.args.ssl_certfile is None else "https"
 
     @property
     def health_url(self) -> str | None:
@@ -369,13 +378,15 @@ class PythonServerLauncher:
             self.app,
             host=self._host,
             port=self._port,
-            http=JoiningProtocol,
             log_config=None,
             log_level=self.args.log_level,
             access_log=self.args.access_log,
             timeout_keep_alive=self.args.timeout_keep_alive,
             timeout_graceful_shutdown=GRACE_SECONDS,
             server_header=False,
+            http=LimitedHttpProtocol,
+            ssl_certfile=self.args.ssl_certfile,
+            ssl_keyfile=self.args.ssl_keyfile,
         )
         return LauncherServer(config, listener)
 
@@ -396,6 +407,8 @@ class PythonServerLauncher:
             "graceful_timeout": int(self.args.process_join_timeout / 2),
             "child_exit": shutdown_metrics if measured else None,
             "control_socket_disable": True,
+            "certfile": self.args.ssl_certfile,
+            "keyfile": self.args.ssl_keyfile,
         }
         return GunicornApp(self.app, options)
 

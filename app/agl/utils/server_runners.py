@@ -18,7 +18,7 @@ import traceback as traceback_module
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -71,13 +71,31 @@ class EventQueue(Protocol):
     def get(self, block: bool = True, timeout: float | None = None) -> ChildEvent: ...
 
 
+@runtime_checkable
+class Stoppable(Protocol):
+    """An application that wants to know when its server is about to stop."""
+
+    def about_to_stop(self) -> None:
+        """Called in the event loop that serves, before open requests are waited for."""
+        ...
+
+
 @asynccontextmanager
 async def noop_context() -> AsyncGenerator[None]:
     """A serve context that does nothing."""
     yield
 
 
-class LauncherServer(uvicorn.Server):
+class TellingServer(uvicorn.Server):
+    """A uvicorn server that tells its application before it waits for open requests."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if isinstance(self.config.app, Stoppable):
+            self.config.app.about_to_stop()
+        await super().shutdown(sockets=sockets)
+
+
+class LauncherServer(TellingServer):
     """A uvicorn server on a socket that listens already; signals are left to whoever runs it."""
 
     def __init__(self, config: uvicorn.Config, listener: socket.socket | None = None) -> None:
@@ -200,7 +218,9 @@ async def _wait_healthy(health_url: str, task: asyncio.Task[None], timeout: floa
 def is_healthy(health_url: str, timeout: float = _PROBE_TIMEOUT_SECONDS) -> bool:
     """Whether a GET is answered with 200 within ``timeout`` seconds."""
     parts = urlsplit(health_url)
-    return not probe(parts.hostname or "", parts.port or 80, parts.path or "/", timeout)
+    tls = parts.scheme == "https"
+    port = parts.port or (443 if tls else 80)
+    return not probe(parts.hostname or "", port, parts.path or "/", timeout, tls=tls)
 
 
 async def shutdown_uvicorn_server(

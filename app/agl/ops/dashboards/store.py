@@ -23,6 +23,8 @@ from agl.ops.dashboards.panels import (
 UID = "agl-store"
 
 HTTP = "agl_http_latency"
+HTTP_CALLS = "agl_http_total"
+HTTP_WAITS = "agl_http_waits"
 STORE = "agl_store_latency"
 STORE_CALLS = "agl_store_total"
 COLLECTIONS = "agl_collections_latency"
@@ -43,8 +45,8 @@ def _p95(metric: str, label: str) -> tuple[Query, ...]:
 
 def _http_errors() -> tuple[Query, ...]:
     labels = ("method", "path", "status")
-    failed = rate_by(f"{HTTP}_count", labels, 'status!~"2..|3..|501"')
-    answered = rate_by(f"{HTTP}_count", labels, 'method="GET", status="404"')
+    failed = rate_by(HTTP_CALLS, labels, 'status!~"2..|3..|501"')
+    answered = rate_by(HTTP_CALLS, labels, 'method="GET", status="404"')
     return (Query(f"{failed} unless {answered}", legend_of(labels)),)
 
 
@@ -58,12 +60,12 @@ def _http_row() -> Row:
                 "template; `unmatched` is a path that no route knows.",
                 OPS,
                 8,
-                _rates(f"{HTTP}_count", ("method", "path")),
+                _rates(HTTP_CALLS, ("method", "path")),
             ),
             SeriesPanel(
                 "HTTP Latency (P50, P95, P99)",
                 "Time from the first byte of a request to the last of its answer, over all paths. "
-                "Waiting for rollouts blocks on purpose, so a trainer that waits lifts P99.",
+                "Waiting for rollouts is left out: it blocks on purpose, see below.",
                 SECONDS,
                 8,
                 quantile_queries(HTTP),
@@ -78,6 +80,31 @@ def _http_row() -> Row:
                 8,
                 _http_errors(),
                 NO_ERRORS,
+            ),
+        ),
+    )
+
+
+def _waits_row() -> Row:
+    return Row(
+        "Waiting for Rollouts",
+        (
+            SeriesPanel(
+                "Waits Ended / Sec (by Status)",
+                "Requests that waited for rollouts and were answered: 200 whether or not all of "
+                "them had finished, 503 when no more could wait or the server was stopping, 499 "
+                "for a client that hung up.",
+                OPS,
+                12,
+                _rates(f"{HTTP_WAITS}_count", ("status",)),
+            ),
+            SeriesPanel(
+                "Time Waited (P50, P95, P99)",
+                "How long these requests took. A request waits for 60 seconds at most; clients "
+                "ask again.",
+                SECONDS,
+                12,
+                quantile_queries(HTTP_WAITS),
             ),
         ),
     )
@@ -219,5 +246,5 @@ def build() -> dashboard_model.Dashboard:
         .with_variable(label_variable("job", "agl_http_total"))
         .with_variable(label_variable("instance", "agl_http_total", 'job=~"$job"'))
     )
-    add_rows(board, (_http_row(), _store_row(), _collections_row(), _rollouts_row()))
+    add_rows(board, (_http_row(), _store_row(), _collections_row(), _rollouts_row(), _waits_row()))
     return board.build()

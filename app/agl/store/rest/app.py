@@ -14,14 +14,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agl import __version__
 from agl.store.base import LightningStore
-from agl.store.rest.middleware import (
-    AccessMiddleware,
-    DispatchMiddleware,
-    ErrorMiddleware,
-    ObserveMiddleware,
-)
-from agl.store.rest.route import RouteIndex
+from agl.store.rest.guard import AccessMiddleware, RoomMiddleware
+from agl.store.rest.limits import ServerLimits
+from agl.store.rest.middleware import DispatchMiddleware, ErrorMiddleware, ObserveMiddleware
+from agl.store.rest.openapi import complete
+from agl.store.rest.route import RouteIndex, WireRoute
 from agl.store.rest.routes import prometheus_routes, store_routes
+from agl.store.rest.service import Service
 from agl.utils.metrics import MetricsBackend
 
 WATCHDOG_SECONDS = 1.0
@@ -41,14 +40,15 @@ class WatchedStore(Protocol):
 
 
 class StoreApp(FastAPI):
-    """A FastAPI application behind layers of ours.
+    """A FastAPI application behind layers of ours, and what it shares with the server it runs in.
 
     The layers stand in front of FastAPI's own, which only see what the layers pass on: the store's
     routes are documented by FastAPI, but served without it.
     """
 
-    def __init__(self, layers: Sequence[Middleware], **options: Any) -> None:
+    def __init__(self, service: Service, layers: Sequence[Middleware], **options: Any) -> None:
         super().__init__(**options)
+        self.service = service
         front: ASGIApp = super().__call__
         for layer in reversed(layers):
             front = layer.cls(front, *layer.args, **layer.kwargs)
@@ -61,6 +61,17 @@ class StoreApp(FastAPI):
         scope["app"] = self
         await self._front(scope, receive, send)
 
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            routes = [route for route in self.routes if isinstance(route, WireRoute)]
+            keyed = frozenset((r.method, r.path) for r in routes if r.replays is not None)
+            self.openapi_schema = complete(super().openapi(), keyed)
+        return self.openapi_schema
+
+    def about_to_stop(self) -> None:
+        """Answer the requests that wait; to be called in the event loop that serves."""
+        self.service.waiting.close()
+
 
 def create_app(
     store: LightningStore,
@@ -69,7 +80,8 @@ def create_app(
     tracker: MetricsBackend | None = None,
     api_token: str | None = None,
     debug_errors: bool = False,
-) -> FastAPI:
+    limits: ServerLimits | None = None,
+) -> StoreApp:
     """Serve ``store`` under ``/v1/agl`` and take its spans over OTLP at ``/v1/traces``.
 
     Args:
@@ -78,27 +90,31 @@ def create_app(
         tracker: Where requests are counted; ``/v1/prometheus/`` exists when it has Prometheus.
         api_token: Demanded on every path but health, as Bearer or as Basic password.
         debug_errors: Put tracebacks into error answers; they are in the log in any case.
+        limits: How much the server takes on.
     """
-    routes = store_routes(store)
+    service = Service(limits or ServerLimits())
+    routes = store_routes(store, service)
     if tracker is not None and tracker.has_prometheus():
         routes += prometheus_routes()
     index = RouteIndex(routes)
     app = StoreApp(
-        _layers(index, cors_allow_origins, tracker, api_token, debug_errors),
+        service,
+        _layers(index, service, cors_allow_origins, tracker, api_token, debug_errors),
         title="LightningStore Server",
         version=__version__,
         redirect_slashes=False,
-        lifespan=_lifespan(store, tracker),
+        lifespan=_lifespan(store, service, tracker),
     )
     app.router.routes.extend(index.routes)
     return app
 
 
 def _lifespan(
-    store: LightningStore, tracker: MetricsBackend | None
+    store: LightningStore, service: Service, tracker: MetricsBackend | None
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        service.waiting.open()
         watching: list[asyncio.Task[None]] = []
         if isinstance(store, WatchedStore):
             watching.append(asyncio.create_task(store.watchdog.run(WATCHDOG_SECONDS)))
@@ -116,6 +132,7 @@ def _lifespan(
 
 def _layers(
     index: RouteIndex,
+    service: Service,
     cors_allow_origins: Sequence[str] | str | None,
     tracker: MetricsBackend | None,
     api_token: str | None,
@@ -135,7 +152,8 @@ def _layers(
         )
     stack.append(Middleware(ErrorMiddleware, debug_errors=debug_errors))
     if api_token is not None:
-        stack.append(Middleware(AccessMiddleware, api_token=api_token))
+        stack.append(Middleware(AccessMiddleware, api_token=api_token, tracker=tracker))
+    stack.append(Middleware(RoomMiddleware, service=service))
     stack.append(Middleware(DispatchMiddleware))
     return stack
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from agl.store.rest.errors import ClientGoneError, HttpError
+from agl.utils.http_protocol import SLOW_SECONDS, STALLED_KEY
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -48,15 +49,23 @@ async def read_body(scope: MutableMapping[str, Any], receive: Receive) -> bytes:
         if len(raw) > MAX_BODY_BYTES:
             raise _too_large()
     else:
-        raw = await _receive_chunks(message, receive)
+        raw = await _receive_chunks(scope, message, receive)
     return unpack_gzip(raw) if encoding == "gzip" and raw else raw
 
 
-async def _receive_chunks(message: MutableMapping[str, Any], receive: Receive) -> bytes:
+async def _receive_chunks(
+    scope: MutableMapping[str, Any], message: MutableMapping[str, Any], receive: Receive
+) -> bytes:
     body = bytearray()
     while True:
         if message["type"] == "http.disconnect":
             raise ClientGoneError
+        if scope.get(STALLED_KEY):
+            raise HttpError(
+                408,
+                f"The body stopped coming for {SLOW_SECONDS:g} seconds",
+                headers=((b"connection", b"close"),),
+            )
         body += message.get("body", b"")
         if len(body) > MAX_BODY_BYTES:
             raise _too_large()

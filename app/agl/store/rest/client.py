@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -12,7 +14,7 @@ from urllib.parse import quote
 import aiohttp
 from pydantic import TypeAdapter, ValidationError
 
-from agl.errors import NotFoundError
+from agl.errors import NotFoundError, StoreError
 from agl.store.base import (
     UNSET,
     FilterLogic,
@@ -26,13 +28,19 @@ from agl.store.rest.transport import Transport
 from agl.store.rest.wire import (
     API_V1_AGL_PREFIX,
     TRACES_PATH,
+    AttemptUpdateResult,
+    Health,
+    ManySequenceIdsResponse,
     NextSequenceIdResponse,
+    StuckReport,
     dump,
+    error_from_answer,
 )
 from agl.types import (
     Attempt,
     AttemptedRollout,
     AttemptStatus,
+    AttemptUpdate,
     EnqueueRolloutRequest,
     NamedResources,
     PaginatedResult,
@@ -42,6 +50,7 @@ from agl.types import (
     RolloutMode,
     RolloutStatus,
     Span,
+    StuckItem,
     TaskInput,
     Worker,
     WorkerStatus,
@@ -54,14 +63,20 @@ logger = logging.getLogger("agl.store.client")
 
 T = TypeVar("T")
 
-LONGEST_WAIT_SECONDS = 0.1
+WAIT_SECONDS = 50.0
+"""How long one request waits for rollouts; a longer wait is several of them."""
+
+BATCH_ITEMS = 1000
+"""Items sent in one request; more are several of them."""
 
 _ATTEMPT = TypeAdapter(Attempt)
 _ATTEMPT_OR_NONE = TypeAdapter(Attempt | None)
 _ATTEMPT_PAGE = TypeAdapter(PaginatedResult[Attempt])
 _ATTEMPTED = TypeAdapter(AttemptedRollout)
 _ATTEMPTED_LIST = TypeAdapter(list[AttemptedRollout])
+_HEALTH = TypeAdapter(Health)
 _NEXT = TypeAdapter(NextSequenceIdResponse)
+_NEXT_MANY = TypeAdapter(ManySequenceIdsResponse)
 _RESOURCES = TypeAdapter(ResourcesUpdate)
 _RESOURCES_OR_NONE = TypeAdapter(ResourcesUpdate | None)
 _RESOURCES_PAGE = TypeAdapter(PaginatedResult[ResourcesUpdate])
@@ -74,6 +89,8 @@ _ROLLOUT_PAGE: TypeAdapter[PaginatedResult[Rollout]] = TypeAdapter(
 _SPAN_OR_NONE = TypeAdapter(Span | None)
 _SPAN_LIST = TypeAdapter(list[Span])
 _SPAN_PAGE = TypeAdapter(PaginatedResult[Span])
+_STUCK = TypeAdapter(StuckReport)
+_UPDATE_RESULTS = TypeAdapter(list[AttemptUpdateResult])
 _STATISTICS = TypeAdapter(dict[str, Any])
 _WORKER = TypeAdapter(Worker)
 _WORKER_OR_NONE = TypeAdapter(Worker | None)
@@ -90,6 +107,7 @@ class LightningStoreClient(LightningStore):
         health_retry_delays: Seconds between the health probes that precede a retry.
         request_timeout: Seconds for a whole request.
         connection_timeout: Seconds for connecting.
+        instance_id: The only instance to talk to, as its health names it; see :meth:`pin`.
     """
 
     def __init__(
@@ -100,6 +118,7 @@ class LightningStoreClient(LightningStore):
         health_retry_delays: Sequence[float] = (0.1, 0.2, 0.5),
         request_timeout: float = 30.0,
         connection_timeout: float = 5.0,
+        instance_id: str | None = None,
     ) -> None:
         self._transport = Transport(
             server_address,
@@ -108,12 +127,13 @@ class LightningStoreClient(LightningStore):
             request_timeout=request_timeout,
             connection_timeout=connection_timeout,
         )
+        self._transport.pinned = instance_id
         self._forget()
 
     def _forget(self) -> None:
         self._dequeued_before = False
         self._dequeue_warned = False
-        self._server_takes_batches = True
+        self._features: frozenset[str] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.server_address_root!r})"
@@ -149,6 +169,33 @@ class LightningStoreClient(LightningStore):
         """Close the connections of all event loops; the client can still be used afterwards."""
         await self._transport.close()
 
+    # Which server
+
+    async def health(self) -> Health:
+        """Which server answers and what it can do; of an 0.3 server only that it is there."""
+        return await self._get("/health", _HEALTH)
+
+    async def pin(self) -> str:
+        """Talk to the instance that answers now and to no other from here on; returns its id.
+
+        A server that takes its place later, be it restarted or of another trainer, has none of its
+        rollouts: calls then raise ``WrongInstanceError`` and change nothing there.
+
+        Raises:
+            RuntimeError: the server is of 0.3 and has no id.
+        """
+        health = await self.health()
+        if not health.instance_id:
+            raise RuntimeError(f"The server at {self.server_address_root} has no instance id")
+        self._transport.pinned = health.instance_id
+        return health.instance_id
+
+    async def _server_has(self, feature: str) -> bool:
+        """Whether the server has something beyond 0.3; asked for once."""
+        if self._features is None:
+            self._features = frozenset((await self.health()).features)
+        return feature in self._features
+
     # Requests
 
     async def _get(
@@ -158,11 +205,18 @@ class LightningStoreClient(LightningStore):
         return _read(adapter, answer)
 
     async def _post(
-        self, path: str, adapter: TypeAdapter[T], body: Any | Unset, *, retry: bool = True
+        self,
+        path: str,
+        adapter: TypeAdapter[T],
+        body: Any | Unset,
+        *,
+        retry: bool = True,
+        once: bool = False,
+        takes: float = 0.0,
     ) -> T:
         raw = None if isinstance(body, Unset) else dump(body)
         answer = await self._transport.request(
-            "POST", API_V1_AGL_PREFIX + path, body=raw, retry=retry
+            "POST", API_V1_AGL_PREFIX + path, body=raw, retry=retry, once=once, takes=takes
         )
         return _read(adapter, answer)
 
@@ -199,7 +253,7 @@ class LightningStoreClient(LightningStore):
             "metadata": metadata,
             "worker_id": worker_id,
         }
-        return await self._post("/rollouts", _ATTEMPTED, body)
+        return await self._post("/rollouts", _ATTEMPTED, body, once=True)
 
     async def enqueue_rollout(
         self,
@@ -224,10 +278,11 @@ class LightningStoreClient(LightningStore):
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest]
     ) -> Sequence[Rollout]:
-        return await self._enqueue(list(rollouts)) if rollouts else []
+        return [stored for part in _parts(rollouts) for stored in await self._enqueue(part)]
 
     async def _enqueue(self, rollouts: list[Any]) -> list[Rollout]:
-        return await self._post("/queues/rollouts/enqueue", _ROLLOUT_LIST, {"rollouts": rollouts})
+        body = {"rollouts": rollouts}
+        return await self._post("/queues/rollouts/enqueue", _ROLLOUT_LIST, body, once=True)
 
     async def dequeue_rollout(self, worker_id: str | None = None) -> AttemptedRollout | None:
         """Claim the oldest queued rollout; ``None`` also when the server cannot be reached."""
@@ -237,10 +292,11 @@ class LightningStoreClient(LightningStore):
     async def dequeue_many_rollouts(
         self, *, limit: int = 1, worker_id: str | None = None
     ) -> Sequence[AttemptedRollout]:
-        """Claim rollouts in one request that is never repeated, so that none is claimed twice.
+        """Claim rollouts; where an answer is lost, our servers give the same ones again.
 
-        Nothing is claimed (and nothing raised) when the server cannot be reached; refused
-        credentials and the like do raise.
+        Servers of 0.3 would give others, so they are asked once: what a lost answer had claimed is
+        then for the watchdog. Nothing is claimed (and nothing raised) when the server cannot be
+        reached; refused credentials and the like do raise.
         """
         if limit <= 0:
             return []
@@ -248,8 +304,9 @@ class LightningStoreClient(LightningStore):
         if worker_id is not None:
             body["worker_id"] = worker_id
         try:
+            repeatable = await self._server_has("idempotency")
             claimed = await self._post(
-                "/queues/rollouts/dequeue", _ATTEMPTED_LIST, body, retry=False
+                "/queues/rollouts/dequeue", _ATTEMPTED_LIST, body, retry=repeatable, once=True
             )
         except (aiohttp.ClientError, TimeoutError) as error:
             if isinstance(error, aiohttp.ClientResponseError) and error.status < 500:
@@ -272,7 +329,8 @@ class LightningStoreClient(LightningStore):
         self, rollout_id: str, worker_id: str | None = None
     ) -> AttemptedRollout:
         body = UNSET if worker_id is None else {"worker_id": worker_id}
-        return await self._post(f"/rollouts/{_part(rollout_id)}/attempts", _ATTEMPTED, body)
+        path = f"/rollouts/{_part(rollout_id)}/attempts"
+        return await self._post(path, _ATTEMPTED, body, once=True)
 
     async def query_rollouts(
         self,
@@ -324,18 +382,27 @@ class LightningStoreClient(LightningStore):
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> Sequence[Rollout]:
-        """Wait for at most 0.1 seconds, or (``None``) for as long as one request may take.
+        """Wait until all are finished, or ``timeout`` seconds have passed; ``None`` for no limit.
+
+        A long wait is several requests, so no timeout between here and the server cuts it off.
 
         Raises:
-            ValueError: ``timeout`` is longer than 0.1 seconds or NaN; ask again instead.
+            ValueError: ``timeout`` is NaN.
         """
-        if timeout is not None and not timeout <= LONGEST_WAIT_SECONDS:  # nor NaN
-            raise ValueError(
-                f"timeout must not exceed {LONGEST_WAIT_SECONDS} seconds in a client; "
-                "ask again until the rollouts are finished"
-            )
-        body = {"rollout_ids": list(rollout_ids), "timeout": timeout}
-        return await self._post("/waits/rollouts", _ROLLOUT_LIST, body)
+        if timeout is not None and math.isnan(timeout):
+            raise ValueError("timeout must be a number of seconds, not NaN")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            began = time.monotonic()
+            left = WAIT_SECONDS if deadline is None else max(deadline - began, 0.0)
+            patience = min(left, WAIT_SECONDS)
+            body = {"rollout_ids": list(rollout_ids), "timeout": patience}
+            found = await self._post("/waits/rollouts", _ROLLOUT_LIST, body, takes=patience)
+            answered_early = time.monotonic() - began < patience
+            if answered_early or len(found) == len(rollout_ids):
+                return found
+            if deadline is not None and time.monotonic() >= deadline:
+                return found
 
     # Attempts
 
@@ -375,6 +442,35 @@ class LightningStoreClient(LightningStore):
         path = f"/rollouts/{_part(rollout_id)}/attempts/{_part(attempt_id)}"
         return await self._post(path, _ATTEMPT, changes)
 
+    async def update_many_attempts(
+        self, updates: Sequence[AttemptUpdate]
+    ) -> Sequence[Attempt | StoreError]:
+        """Update attempts in one request; in one for each of them where the server is of 0.3."""
+        if len(updates) < 2 or not await self._server_has("attempts-batch"):
+            return await super().update_many_attempts(updates)
+        results: list[Attempt | StoreError] = []
+        for part in _parts(updates):
+            body = {
+                "updates": [
+                    {
+                        "rollout_id": update.rollout_id,
+                        "attempt_id": update.attempt_id,
+                        **update.changes(),
+                    }
+                    for update in part
+                ]
+            }
+            answers = await self._post("/attempts/batch", _UPDATE_RESULTS, body)
+            results += [_update_result(answer) for answer in answers]
+        return results
+
+    async def find_stuck(self, limit: int = 20) -> Sequence[StuckItem]:
+        return (await self.stuck_report(limit)).items
+
+    async def stuck_report(self, limit: int = 20) -> StuckReport:
+        """As ``find_stuck``, with a command line for each item."""
+        return await self._get("/stuck", _STUCK, [("limit", str(limit))])
+
     # Spans
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
@@ -384,20 +480,27 @@ class LightningStoreClient(LightningStore):
     async def get_many_span_sequence_ids(
         self, rollout_attempt_ids: Sequence[tuple[str, str]]
     ) -> Sequence[int]:
-        return [await self.get_next_span_sequence_id(*pair) for pair in rollout_attempt_ids]
+        """Draw numbers in one request; in one for each of them where the server is of 0.3."""
+        pairs = rollout_attempt_ids
+        if len(pairs) < 2 or not await self._server_has("sequence-ids-batch"):
+            return [await self.get_next_span_sequence_id(*pair) for pair in pairs]
+        numbers: list[int] = []
+        for part in _parts(pairs):
+            asked = [{"rollout_id": pair[0], "attempt_id": pair[1]} for pair in part]
+            answer = await self._post("/spans/next/batch", _NEXT_MANY, {"requests": asked})
+            numbers += answer.sequence_ids
+        return numbers
 
     async def add_span(self, span: Span) -> Span | None:
         return await self._post("/spans", _SPAN_OR_NONE, span)
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         """Store spans in one request; one request for each span where the server is of 0.3."""
-        if len(spans) > 1 and self._server_takes_batches:
-            try:
-                return await self._post("/spans/batch", _SPAN_LIST, {"spans": list(spans)})
-            except aiohttp.ClientResponseError as error:
-                if error.status not in (404, 405):
-                    raise
-                self._server_takes_batches = False
+        if len(spans) > 1 and await self._server_has("spans-batch"):
+            added: list[Span] = []
+            for part in _parts(spans):
+                added += await self._post("/spans/batch", _SPAN_LIST, {"spans": part})
+            return added
         stored = [await self.add_span(span) for span in spans]
         return [span for span in stored if span is not None]
 
@@ -470,12 +573,13 @@ class LightningStoreClient(LightningStore):
         return await self._get("/resources", _RESOURCES_PAGE, params)
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        return await self._post("/resources", _RESOURCES, resources)
+        return await self._post("/resources", _RESOURCES, resources, once=True)
 
     async def update_resources(
         self, resources_id: str, resources: NamedResources
     ) -> ResourcesUpdate:
-        return await self._post(f"/resources/{_part(resources_id)}", _RESOURCES, resources)
+        path = f"/resources/{_part(resources_id)}"
+        return await self._post(path, _RESOURCES, resources, once=True)
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         """The resources; ``None`` also (logged) when the server cannot be reached."""
@@ -518,6 +622,20 @@ class LightningStoreClient(LightningStore):
 
 def _part(identifier: str) -> str:
     return quote(identifier, safe="")
+
+
+def _parts(items: Sequence[T]) -> list[list[T]]:
+    return [list(items[at : at + BATCH_ITEMS]) for at in range(0, len(items), BATCH_ITEMS)]
+
+
+def _update_result(answer: AttemptUpdateResult) -> Attempt | StoreError:
+    if answer.attempt is not None:
+        return answer.attempt
+    failure = answer.error
+    error = failure and error_from_answer(failure.status, dict(failure))
+    if error is None:
+        raise RuntimeError("The server told neither an attempt nor an error.")
+    return error
 
 
 def _given(**values: Any) -> Mapping[str, Any]:

@@ -1,21 +1,18 @@
-"""Pure-ASGI layers of the server, outermost first: observe, (CORS,) errors, access, dispatch."""
+"""Pure-ASGI layers of the server, outermost first: observe, (CORS,) errors, (guards,) dispatch."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import hmac
 import logging
 import time
 from collections.abc import Awaitable, Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agl.store.rest.body import header
-from agl.store.rest.errors import ClientGoneError, HttpError, Reply, reply_to
+from agl.store.rest.errors import ClientGoneError, HttpError, reply_to
+from agl.store.rest.limits import stopping
 from agl.store.rest.route import MATCH_KEY, Match, RouteIndex, WireRoute, match_of, send_reply
-from agl.store.rest.wire import API_V1_AGL_PREFIX, HEALTH_PATH, TRACES_PATH, dump
+from agl.store.rest.wire import API_V1_AGL_PREFIX, TRACES_PATH
 from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend, Record
 
 logger = logging.getLogger("agl.store.server")
@@ -28,24 +25,28 @@ _STATUS_KEY = "agl.status"
 
 _NOT_STARTED = 0
 _HTTP_LABELS = ("path", "method", "status")
+_LATENCY = "agl.http.latency"
+_WAITS = "agl.http.waits"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
 _TIMED_PREFIXES = (API_V1_AGL_PREFIX, TRACES_PATH)
 
 
 class HttpMetrics:
-    """The two HTTP metrics; every route's success is there from the start, at zero."""
+    """The HTTP metrics; every route's success is there from the start, at zero.
+
+    Requests that wait on purpose are counted with the others, but timed in a metric of their own.
+    """
 
     def __init__(self, tracker: MetricsBackend, routes: Iterable[WireRoute]) -> None:
         self._tracker = tracker
         self._timers: dict[tuple[str, str, int], Record] = {}
         tracker.register_counter("agl.http.total", _HTTP_LABELS, group_level=2)
-        tracker.register_histogram(
-            "agl.http.latency", _HTTP_LABELS, buckets=LATENCY_BUCKETS, group_level=2
-        )
+        for name in (_LATENCY, _WAITS):
+            tracker.register_histogram(name, _HTTP_LABELS, buckets=LATENCY_BUCKETS, group_level=2)
         for route in routes:
             labels = _labels(route.path, route.method, route.success_status)
             tracker.touch_counter("agl.http.total", labels)
-            tracker.touch_histogram("agl.http.latency", labels)
+            tracker.touch_histogram(_duration_metric(route), labels)
 
     def record(self, scope: Scope, status: int, seconds: float) -> None:
         """Count one request; paths nobody declared share one label value."""
@@ -54,16 +55,20 @@ class HttpMetrics:
         key = path, scope["method"], status
         timer = self._timers.get(key)
         if timer is None:
-            timer = self._timer(*key)
+            timer = self._timer(*key, _duration_metric(match.route if match is not None else None))
         timer(seconds)
 
-    def _timer(self, path: str, method: str, status: int) -> Record:
+    def _timer(self, path: str, method: str, status: int, metric: str) -> Record:
         known = method in _METHODS
         labels = _labels(path, method if known else "OTHER", status)
-        timer = self._tracker.timer("agl.http.total", "agl.http.latency", labels)
+        timer = self._tracker.timer("agl.http.total", metric, labels)
         if known:
             self._timers[path, method, status] = timer
         return timer
+
+
+def _duration_metric(route: WireRoute | None) -> str:
+    return _LATENCY if route is None or route.waiting is None else _WAITS
 
 
 def _labels(path: str, method: str, status: int) -> dict[str, str]:
@@ -138,59 +143,11 @@ class ErrorMiddleware:
             # The server cancels what is left when its time to stop is up.
             if scope[_STATUS_KEY] != _NOT_STARTED:
                 raise
-            await send_reply(send, _STOPPING)
+            await send_reply(send, reply_to(stopping(), debug_errors=self._debug_errors))
         except Exception as error:
             if scope[_STATUS_KEY] != _NOT_STARTED:
                 raise
             await send_reply(send, reply_to(error, debug_errors=self._debug_errors))
-
-
-_STOPPING = Reply(
-    503, dump({"detail": "The server is stopping"}), headers=((b"retry-after", b"1"),)
-)
-
-
-class AccessMiddleware:
-    """Lets in who shows the API token, as Bearer or as Basic password; health is open."""
-
-    def __init__(self, app: ASGIApp, *, api_token: str) -> None:
-        self._app = app
-        self._token = api_token.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != HEALTH_PATH:
-            self._check(header(scope, b"authorization"))
-        await self._app(scope, receive, send)
-
-    def _check(self, authorization: str | None) -> None:
-        if authorization is None:
-            raise _unauthorized("No API token given")
-        if not hmac.compare_digest(presented_token(authorization), self._token):
-            raise _unauthorized("Wrong API token")
-
-
-def presented_token(authorization: str) -> bytes:
-    """The token in an Authorization header; empty when it holds none."""
-    scheme, _, value = authorization.partition(" ")
-    value = value.strip()
-    if scheme.lower() == "bearer":
-        return value.encode("latin-1", "replace")
-    if scheme.lower() != "basic":
-        return b""
-    try:
-        _, _, password = base64.b64decode(value, validate=True).partition(b":")
-    except (binascii.Error, ValueError):
-        return b""
-    return password
-
-
-def _unauthorized(problem: str) -> HttpError:
-    return HttpError(
-        401,
-        f"{problem}; send 'Authorization: Bearer TOKEN', or put it into the URL as "
-        "http://agl:TOKEN@host:port",
-        headers=((b"www-authenticate", b"Bearer"), (b"www-authenticate", b'Basic realm="agl"')),
-    )
 
 
 class DispatchMiddleware:

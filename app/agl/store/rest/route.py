@@ -7,8 +7,6 @@ endpoint returns is serialised once.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -24,12 +22,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agl.store.rest.body import header, read_body
-from agl.store.rest.errors import (
-    MAX_REPEATED_BODY,
-    ClientGoneError,
-    Reply,
-    RequestInvalidError,
-)
+from agl.store.rest.errors import MAX_REPEATED_BODY, Reply, RequestInvalidError
+from agl.store.rest.replays import KEY_HEADER, Replays
+from agl.store.rest.waiting import WaitingRoom
 from agl.store.rest.wire import ErrorBody, dump
 from agl.utils.ownership import share_objects
 
@@ -109,8 +104,9 @@ class WireRoute(APIRoute):
 
     The endpoint's parameters are path parameters (``str``), at most one ``Query()`` model and at
     most one body; it may instead take the whole :class:`~starlette.requests.Request` and return a
-    :class:`~starlette.responses.Response`. With ``abortable`` the endpoint is cancelled when the
-    client leaves.
+    :class:`~starlette.responses.Response`. With ``waiting`` the endpoint may take long on purpose:
+    it is cancelled when the client leaves or the server stops, and timed apart. With ``replays`` a
+    request that brings an ``Idempotency-Key`` is carried out once, however often it is sent.
     """
 
     def __init__(
@@ -121,7 +117,8 @@ class WireRoute(APIRoute):
         *,
         status: int = 200,
         errors: tuple[int, ...] = (),
-        abortable: bool = False,
+        waiting: WaitingRoom | None = None,
+        replays: Replays | None = None,
         openapi_extra: dict[str, Any] | None = None,
         response_class: type[Response] | None = None,
         include_in_schema: bool = True,
@@ -144,7 +141,8 @@ class WireRoute(APIRoute):
         self.success_status = status
         self.takes_request = False
         self._call = endpoint
-        self._abortable = abortable
+        self.waiting = waiting
+        self.replays = replays
         self._query: _QueryPart | None = None
         self._body: _BodyPart | None = None
         self._read_signature(endpoint)
@@ -172,29 +170,17 @@ class WireRoute(APIRoute):
             raw = await read_body(scope, receive)
             arguments[self._body.name] = self._body.parse(raw, header(scope, b"content-type"))
         with share_objects():  # what came as bytes belongs to nobody else, and leaves as bytes
-            call = self._call(**arguments)
-            result = await (_unless_client_leaves(call, receive) if self._abortable else call)
-        await send_reply(send, Reply(self.success_status, dump(result)))
+            if self.replays is not None and (key := header(scope, KEY_HEADER)) is not None:
+                reply = await self.replays.once(scope["path"], key, lambda: self._reply(arguments))
+            elif self.waiting is not None:
+                result = await self.waiting.wait(self._call(**arguments), receive)
+                reply = Reply(self.success_status, dump(result))
+            else:
+                reply = await self._reply(arguments)
+        await send_reply(send, reply)
 
-
-async def _unless_client_leaves(call: Awaitable[Any], receive: Receive) -> Any:
-    answer = asyncio.ensure_future(call)
-    gone = asyncio.ensure_future(_client_left(receive))
-    try:
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            raise ClientGoneError
-        return answer.result()
-    finally:
-        for task in (answer, gone):
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await asyncio.gather(answer, gone)
-
-
-async def _client_left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    async def _reply(self, arguments: dict[str, Any]) -> Reply:
+        return Reply(self.success_status, dump(await self._call(**arguments)))
 
 
 def _is_list(annotation: Any) -> bool:

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.rest.app import create_app
+from agl.store.rest.limits import ServerLimits
 from agl.store.rest.wire import HEALTH_PATH, TRACES_PATH
 from agl.utils.metrics import MetricsBackend
 from agl.utils.server_launcher import LaunchMode, PythonServerLauncher, PythonServerLauncherArgs
@@ -45,6 +46,7 @@ class LightningStoreServer(LightningStore):
         tracker: Where requests are counted.
         api_token: What clients must show; ``None`` lets everybody in.
         debug_errors: Put tracebacks into error answers.
+        limits: How much one server process takes on.
 
     Raises:
         ValueError: arguments that exclude each other, or a store that cannot be served so.
@@ -63,6 +65,7 @@ class LightningStoreServer(LightningStore):
         *,
         api_token: str | None = None,
         debug_errors: bool = False,
+        limits: ServerLimits | None = None,
     ) -> None:
         if launcher_args is None:
             launcher_args = _launcher_args(host, port, launch_mode, n_workers)
@@ -84,6 +87,7 @@ class LightningStoreServer(LightningStore):
             tracker=tracker,
             api_token=api_token,
             debug_errors=debug_errors,
+            limits=limits,
         )
         self.server_launcher: PythonServerLauncher | None = PythonServerLauncher(
             self.app, launcher_args

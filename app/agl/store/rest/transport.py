@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import threading
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -16,7 +17,13 @@ from weakref import WeakKeyDictionary
 import aiohttp
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from agl.store.rest.wire import HEALTH_PATH, error_from_answer
+from agl.errors import WrongInstanceError
+from agl.store.rest.wire import (
+    HEALTH_PATH,
+    IDEMPOTENCY_HEADER,
+    INSTANCE_HEADER,
+    error_from_answer,
+)
 
 logger = logging.getLogger("agl.store.client")
 
@@ -57,6 +64,9 @@ class Transport:
         self.health_retry_delays = tuple(health_retry_delays)
         self.request_timeout = request_timeout
         self.connection_timeout = connection_timeout
+        self.pinned: str | None = None
+        """Id of the only instance to talk to; ``None`` for whichever answers."""
+
         self._reset()
 
     def _reset(self) -> None:
@@ -90,33 +100,60 @@ class Transport:
         body: bytes | None = None,
         params: Params = (),
         retry: bool = True,
+        once: bool = False,
+        takes: float = 0.0,
     ) -> bytes:
         """Ask, and ask again after a failure that may pass; returns the body of the answer.
+
+        Args:
+            method: GET or POST.
+            path: Path of the URL.
+            body: JSON.
+            params: Query of the URL.
+            retry: Whether to ask again at all.
+            once: Give the request a key, by which our servers carry it out once however often it
+                is sent.
+            takes: Seconds that the server may take on purpose, beyond the request timeout.
 
         Raises:
             StoreError: what a local store would have raised.
             aiohttp.ClientError, TimeoutError: no answer, or an answer that tells nothing.
         """
-        delays = self.retry_delays if retry else ()
-        for delay in delays:
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        if once:
+            headers[IDEMPOTENCY_HEADER] = uuid.uuid4().hex
+        pinned = None if path == HEALTH_PATH else self.pinned
+        if pinned is not None:
+            headers[INSTANCE_HEADER] = pinned
+
+        async def ask() -> bytes:
+            async with self.session().request(
+                method,
+                self.root + path,
+                data=body,
+                params=params or None,
+                headers=headers,
+                timeout=self._timeout(takes),
+            ) as response:
+                payload = await response.read()
+            if response.status >= 400:
+                raise _failure(response, payload)
+            if pinned is not None and response.headers.get(INSTANCE_HEADER) != pinned:
+                raise WrongInstanceError(
+                    f"The server at {self.root} does not say that it is {pinned}; its answer "
+                    "comes from another store"
+                )
+            return payload
+
+        for delay in self.retry_delays if retry else ():
             try:
-                return await self._once(method, path, body, params)
+                return await ask()
             except Exception as error:
                 if not _may_pass(error) or not await self._healthy():
                     raise
                 logger.info("%s %s failed (%s); again in %s s", method, path, error, delay)
                 await asyncio.sleep(delay)
-        return await self._once(method, path, body, params)
-
-    async def _once(self, method: str, path: str, body: bytes | None, params: Params) -> bytes:
-        headers = {"Content-Type": "application/json"} if body is not None else None
-        async with self.session().request(
-            method, self.root + path, data=body, params=params or None, headers=headers
-        ) as response:
-            payload = await response.read()
-        if response.status >= 400:
-            raise _failure(response, payload)
-        return payload
+        return await ask()
 
     async def _healthy(self) -> bool:
         if not self.health_retry_delays:
@@ -144,14 +181,16 @@ class Transport:
         return session
 
     def _new_session(self) -> aiohttp.ClientSession:
-        timeout = aiohttp.ClientTimeout(
-            total=self.request_timeout,
+        headers = {"Authorization": self._authorization} if self._authorization else None
+        return aiohttp.ClientSession(timeout=self._timeout(0.0), headers=headers)
+
+    def _timeout(self, takes: float) -> aiohttp.ClientTimeout:
+        return aiohttp.ClientTimeout(
+            total=self.request_timeout + takes,
             connect=self.connection_timeout,
             sock_connect=self.connection_timeout,
-            sock_read=self.request_timeout,
+            sock_read=self.request_timeout + takes,
         )
-        headers = {"Authorization": self._authorization} if self._authorization else None
-        return aiohttp.ClientSession(timeout=timeout, headers=headers)
 
     async def close(self) -> None:
         """Close the sessions of all event loops."""

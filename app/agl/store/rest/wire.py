@@ -21,13 +21,16 @@ from agl.errors import (
 )
 from agl.store.base import FilterLogic, SortOrder
 from agl.types import (
+    Attempt,
     AttemptStatus,
+    AttemptUpdate,
     EnqueueRolloutRequest,
     PaginatedResult,
     RolloutConfig,
     RolloutMode,
     RolloutStatus,
     Span,
+    StuckItem,
     TaskInput,
     WorkerStatus,
 )
@@ -39,6 +42,15 @@ API_AGL_PREFIX = "/agl"
 API_V1_AGL_PREFIX = API_V1_PREFIX + API_AGL_PREFIX
 HEALTH_PATH = API_V1_AGL_PREFIX + "/health"
 TRACES_PATH = API_V1_PREFIX + "/traces"
+
+INSTANCE_HEADER = "AGL-Instance-Id"
+"""Names the instance a request is meant for; its answer repeats it."""
+
+IDEMPOTENCY_HEADER = "Idempotency-Key"
+"""A request with a key that was carried out already is answered as the first time."""
+
+FEATURES = ("spans-batch", "sequence-ids-batch", "attempts-batch", "idempotency", "long-waits")
+"""What this server has beyond 0.3, as its health tells."""
 
 
 def dump(value: Any) -> bytes:
@@ -218,6 +230,28 @@ class UpdateWorkerRequest(BaseModel):
     heartbeat_stats: dict[str, Any] | None = None
 
 
+class UpdateManyAttemptsRequest(BaseModel):
+    updates: Annotated[list[AttemptUpdate], FirstFault()]
+
+
+class AttemptUpdateFailure(BaseModel):
+    """Why one update of many was refused."""
+
+    status: int
+    """What the update alone would have been answered."""
+
+    detail: str
+    error_type: str
+    """Name of the exception class."""
+
+
+class AttemptUpdateResult(BaseModel):
+    """The attempt as it is after its update, or why there was none."""
+
+    attempt: Attempt | None = None
+    error: AttemptUpdateFailure | None = None
+
+
 class AddManySpansRequest(BaseModel):
     spans: Annotated[list[Span], FirstFault()]
 
@@ -231,19 +265,46 @@ class NextSequenceIdResponse(BaseModel):
     sequence_id: int
 
 
+class ManySequenceIdsRequest(BaseModel):
+    requests: Annotated[list[NextSequenceIdRequest], FirstFault()]
+
+
+class ManySequenceIdsResponse(BaseModel):
+    sequence_ids: list[int]
+    """One for each request, in the same order."""
+
+
+class StuckQuery(BaseModel):
+    limit: int = Field(default=20, ge=1, le=1000, description="Most items of each kind")
+
+
+class SuggestedItem(StuckItem):
+    """A rollout that may need a look, and what to do about it."""
+
+    command: str
+    """A command line to look at it or to end it."""
+
+
+class StuckReport(BaseModel):
+    items: list[SuggestedItem]
+
+
 class WaitForRolloutsRequest(BaseModel):
     rollout_ids: Annotated[list[str], FirstFault()]
-    timeout: float | None = Field(default=None, description="Seconds; null for no limit")
+    timeout: float | None = Field(default=None, description="Seconds, 60 at most; null for 60")
 
 
 class Health(BaseModel):
     """Answer of the health endpoint."""
 
     status: str = "ok"
-    instance_id: str
-    """Drawn anew by every server process that starts."""
+    instance_id: str = ""
+    """Drawn anew by every server that starts; a server of 0.3 tells none."""
 
-    version: str
+    version: str = ""
+
+    features: list[str] = Field(default_factory=list[str])
+    """What the server has beyond agent-lightning 0.3; clients use what is listed."""
 
 
 class ErrorBody(BaseModel):

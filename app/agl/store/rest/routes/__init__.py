@@ -8,10 +8,13 @@ from agl.store.rest.routes.otlp import OtlpRoutes
 from agl.store.rest.routes.resources import ResourceRoutes
 from agl.store.rest.routes.rollouts import RolloutRoutes
 from agl.store.rest.routes.spans import SpanRoutes
+from agl.store.rest.routes.stuck import StuckRoutes
 from agl.store.rest.routes.workers import WorkerRoutes
+from agl.store.rest.service import Service
 
 _GROUPS = (
     AdminRoutes,
+    StuckRoutes,
     RolloutRoutes,
     AttemptRoutes,
     SpanRoutes,
@@ -21,9 +24,9 @@ _GROUPS = (
 )
 
 
-def store_routes(store: LightningStore) -> list[WireRoute]:
+def store_routes(store: LightningStore, service: Service) -> list[WireRoute]:
     """Every route that serves ``store``."""
-    return [route for group in _GROUPS for route in group(store).routes()]
+    return [route for group in _GROUPS for route in group(store, service).routes()]
 
 
 __all__ = ["prometheus_routes", "store_routes"]

@@ -3,35 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from agl import __version__
 from agl.store.base import LightningStore
 from agl.store.rest.route import WireRoute
-from agl.store.rest.wire import API_V1_AGL_PREFIX, API_V1_PREFIX, HEALTH_PATH, Health
+from agl.store.rest.service import Service
+from agl.store.rest.wire import API_V1_AGL_PREFIX, API_V1_PREFIX, FEATURES, HEALTH_PATH, Health
 from agl.utils.metrics import get_prometheus_registry
 
 
 class AdminRoutes:
     """One method for each route."""
 
-    def __init__(self, store: LightningStore) -> None:
+    def __init__(self, store: LightningStore, service: Service) -> None:
         self._store = store
-        self._instance_id = uuid.uuid4().hex
+        self._service = service
 
     def routes(self) -> list[WireRoute]:
         return [
             WireRoute("GET", HEALTH_PATH, self.health),
             WireRoute("GET", f"{API_V1_AGL_PREFIX}/statistics", self.statistics),
+            WireRoute(
+                "GET",
+                f"{API_V1_AGL_PREFIX}/openapi.json",
+                self.openapi,
+                response_class=JSONResponse,
+            ),
         ]
 
     async def health(self) -> Health:
         """Whether the server answers, and which one it is; open without a token."""
-        return Health(instance_id=self._instance_id, version=__version__)
+        return Health(
+            instance_id=self._service.instance_id, version=__version__, features=list(FEATURES)
+        )
+
+    async def openapi(self, request: Request) -> Response:
+        """This document, at a path that a proxy for ``/v1/agl`` lets through."""
+        return JSONResponse(request.app.openapi())
 
     async def statistics(self) -> dict[str, Any]:
         """Totals of the store."""

@@ -6,14 +6,20 @@ from typing import Annotated
 
 from fastapi import Query
 
+from agl.errors import StoreError
 from agl.store.base import LightningStore
 from agl.store.rest.route import WireRoute
 from agl.store.rest.routes.common import check_page, given, page_of
+from agl.store.rest.service import Service
 from agl.store.rest.wire import (
     API_V1_AGL_PREFIX,
+    AttemptUpdateFailure,
+    AttemptUpdateResult,
     QueryAttemptsRequest,
     StartAttemptRequest,
     UpdateAttemptRequest,
+    UpdateManyAttemptsRequest,
+    status_of,
 )
 from agl.types import Attempt, AttemptedRollout, PaginatedResult
 
@@ -21,18 +27,32 @@ from agl.types import Attempt, AttemptedRollout, PaginatedResult
 class AttemptRoutes:
     """One method for each route."""
 
-    def __init__(self, store: LightningStore) -> None:
+    def __init__(self, store: LightningStore, service: Service) -> None:
         self._store = store
+        self._service = service
 
     def routes(self) -> list[WireRoute]:
         root = f"{API_V1_AGL_PREFIX}/rollouts/{{rollout_id}}/attempts"
         one = f"{root}/{{attempt_id}}"
         return [
-            WireRoute("POST", root, self.start_attempt, status=201, errors=(404,)),
+            WireRoute(
+                "POST",
+                root,
+                self.start_attempt,
+                status=201,
+                errors=(404,),
+                replays=self._service.replays,
+            ),
             WireRoute("GET", root, self.query_attempts),
             WireRoute("POST", f"{root}/search", self.search_attempts),
             WireRoute("GET", f"{root}/latest", self.get_latest_attempt),
             WireRoute("POST", one, self.update_attempt, errors=(404,)),
+            WireRoute(
+                "POST",
+                f"{API_V1_AGL_PREFIX}/attempts/batch",
+                self.update_many_attempts,
+                errors=(413,),
+            ),
         ]
 
     async def start_attempt(
@@ -65,3 +85,20 @@ class AttemptRoutes:
         """Write the fields present in the body; ``latest`` names the latest attempt."""
         changes = given(request, never_null=UpdateAttemptRequest.model_fields)
         return await self._store.update_attempt(rollout_id, attempt_id, **changes)
+
+    async def update_many_attempts(
+        self, request: UpdateManyAttemptsRequest
+    ) -> list[AttemptUpdateResult]:
+        """Update attempts one after the other; a failure is told and does not stop the others."""
+        self._service.limits.check_batch(request.updates, "updates")
+        results = await self._store.update_many_attempts(request.updates)
+        return [_result(result) for result in results]
+
+
+def _result(result: Attempt | StoreError) -> AttemptUpdateResult:
+    if isinstance(result, Attempt):
+        return AttemptUpdateResult(attempt=result)
+    failure = AttemptUpdateFailure(
+        status=status_of(result), detail=str(result), error_type=type(result).__name__
+    )
+    return AttemptUpdateResult(error=failure)

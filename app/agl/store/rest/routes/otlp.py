@@ -17,15 +17,18 @@ from starlette.responses import Response
 from agl.errors import StoreError
 from agl.store.base import LightningStore
 from agl.store.rest.body import read_body
-from agl.store.rest.errors import HttpError
+from agl.store.rest.errors import Headers, HttpError
 from agl.store.rest.route import WireRoute
+from agl.store.rest.service import Service
 from agl.store.rest.wire import API_V1_PREFIX, TRACES_PATH
 from agl.types import Span
 from agl.utils.otlp import UNNUMBERED, parse_export
+from agl.utils.otlp_json import parse_json_export, to_json_message
 
 logger = logging.getLogger("agl.store.server")
 
 PROTOBUF = "application/x-protobuf"
+JSON = "application/json"
 _UNSUPPORTED = ("metrics", "logs", "development/profiles")
 _MAX_REASONS = 5
 
@@ -33,7 +36,10 @@ _DOCUMENTED_BODY = {
     "requestBody": {
         "required": True,
         "description": "ExportTraceServiceRequest; gzip is accepted",
-        "content": {PROTOBUF: {"schema": {"type": "string", "format": "binary"}}},
+        "content": {
+            PROTOBUF: {"schema": {"type": "string", "format": "binary"}},
+            JSON: {"schema": {"type": "object"}},
+        },
     }
 }
 
@@ -41,8 +47,9 @@ _DOCUMENTED_BODY = {
 class OtlpRoutes:
     """One method for each route."""
 
-    def __init__(self, store: LightningStore) -> None:
+    def __init__(self, store: LightningStore, service: Service) -> None:
         self._store = store
+        self._service = service
 
     def routes(self) -> list[WireRoute]:
         return [
@@ -69,9 +76,10 @@ class OtlpRoutes:
         """Store the spans of an OTLP export; what cannot be placed is reported as rejected."""
         try:
             export = await _read_export(request)
+            parsed = parse_export(export)
+            self._service.limits.check_batch(parsed.spans, "spans")
         except HttpError as error:
-            return _answer(request, error.status, Status(message=error.detail))
-        parsed = parse_export(export)
+            return _answer(request, error.status, Status(message=error.detail), error.headers)
         rejected = parsed.rejected + await self._add(parsed.spans)
         return _answer(request, 200, _response(rejected))
 
@@ -112,16 +120,25 @@ def _by_attempt(spans: list[Span]) -> list[list[Span]]:
 
 
 async def _read_export(request: Request) -> ExportTraceServiceRequest:
-    content_type = request.headers.get("content-type", "")
-    if content_type.partition(";")[0].strip().lower() != PROTOBUF:
-        raise HttpError(400, f"Unsupported Content-Type '{content_type}', expected '{PROTOBUF}'")
+    kind = _content_type(request)
+    if kind not in (PROTOBUF, JSON):
+        given = request.headers.get("content-type", "")
+        raise HttpError(
+            400, f"Unsupported Content-Type '{given}', expected '{PROTOBUF}' or '{JSON}'"
+        )
     raw = await read_body(request.scope, request.receive)
-    export = ExportTraceServiceRequest()
     try:
+        if kind == JSON:
+            return parse_json_export(raw)
+        export = ExportTraceServiceRequest()
         export.ParseFromString(raw)
-    except DecodeError as error:
+    except (DecodeError, ValueError) as error:
         raise HttpError(400, f"Unable to parse OTLP traces payload: {error}") from None
     return export
+
+
+def _content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _response(rejected: list[str]) -> ExportTraceServiceResponse:
@@ -134,13 +151,19 @@ def _response(rejected: list[str]) -> ExportTraceServiceResponse:
     return response
 
 
-def _answer(request: Request, status: int, message: Message) -> Response:
-    body: bytes = message.SerializeToString()
-    headers: dict[str, str] = {}
+def _answer(
+    request: Request, status: int, message: Message, more_headers: Headers = ()
+) -> Response:
+    """The message in the encoding of the request; protobuf for one that is in neither."""
+    in_json = _content_type(request) == JSON
+    body: bytes = to_json_message(message) if in_json else message.SerializeToString()
+    headers = {name.decode(): value.decode() for name, value in more_headers}
     if _accepts_gzip(request.headers.get("accept-encoding", "")):
         body = gzip.compress(body, compresslevel=1)
         headers["content-encoding"] = "gzip"
-    return Response(body, status_code=status, media_type=PROTOBUF, headers=headers)
+    return Response(
+        body, status_code=status, media_type=JSON if in_json else PROTOBUF, headers=headers
+    )
 
 
 def _accepts_gzip(accept_encoding: str) -> bool:

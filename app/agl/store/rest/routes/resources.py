@@ -9,6 +9,7 @@ from fastapi import Query
 from agl.store.base import LightningStore
 from agl.store.rest.route import WireRoute
 from agl.store.rest.routes.common import check_page, page_of
+from agl.store.rest.service import Service
 from agl.store.rest.wire import API_V1_AGL_PREFIX, QueryResourcesRequest
 from agl.types import NamedResources, PaginatedResult, ResourcesUpdate
 from agl.types.first_fault import FirstFault
@@ -19,17 +20,18 @@ GivenResources = Annotated[NamedResources, FirstFault()]
 class ResourceRoutes:
     """One method for each route."""
 
-    def __init__(self, store: LightningStore) -> None:
+    def __init__(self, store: LightningStore, service: Service) -> None:
         self._store = store
+        self._service = service
 
     def routes(self) -> list[WireRoute]:
         root = f"{API_V1_AGL_PREFIX}/resources"
         one = f"{root}/{{resources_id}}"
         return [
             WireRoute("GET", root, self.query_resources),
-            WireRoute("POST", root, self.add_resources, status=201),
+            WireRoute("POST", root, self.add_resources, status=201, replays=self._service.replays),
             WireRoute("GET", f"{root}/latest", self.get_latest_resources),
-            WireRoute("POST", one, self.update_resources),
+            WireRoute("POST", one, self.update_resources, replays=self._service.replays),
             WireRoute("GET", one, self.get_resources_by_id),
         ]
 

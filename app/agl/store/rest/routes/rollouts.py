@@ -8,8 +8,10 @@ from fastapi import Query
 
 from agl.errors import RolloutNotFoundError
 from agl.store.base import LightningStore
+from agl.store.rest.limits import LONGEST_WAIT_SECONDS
 from agl.store.rest.route import WireRoute
 from agl.store.rest.routes.common import check_page, given, page_of
+from agl.store.rest.service import Service
 from agl.store.rest.wire import (
     API_V1_AGL_PREFIX,
     DequeueManyRolloutsRequest,
@@ -27,27 +29,33 @@ AnyRollout = AttemptedRollout | Rollout
 class RolloutRoutes:
     """One method for each route."""
 
-    def __init__(self, store: LightningStore) -> None:
+    def __init__(self, store: LightningStore, service: Service) -> None:
         self._store = store
+        self._service = service
 
     def routes(self) -> list[WireRoute]:
         root = API_V1_AGL_PREFIX
         queue = f"{root}/queues/rollouts"
         one = f"{root}/rollouts/{{rollout_id}}"
+        waiting, once = self._service.waiting, self._service.replays
+        enqueue, dequeue = f"{queue}/enqueue", f"{queue}/dequeue"
         return [
-            WireRoute("POST", f"{queue}/enqueue", self.enqueue_rollouts, status=201),
-            WireRoute("POST", f"{queue}/dequeue", self.dequeue_rollouts),
-            WireRoute("POST", f"{root}/rollouts", self.start_rollout, status=201),
+            WireRoute(
+                "POST", enqueue, self.enqueue_rollouts, status=201, errors=(413,), replays=once
+            ),
+            WireRoute("POST", dequeue, self.dequeue_rollouts, replays=once),
+            WireRoute("POST", f"{root}/rollouts", self.start_rollout, status=201, replays=once),
             WireRoute("GET", f"{root}/rollouts", self.query_rollouts),
             WireRoute("POST", f"{root}/rollouts/search", self.search_rollouts),
             WireRoute("GET", one, self.get_rollout_by_id, errors=(404,)),
             WireRoute("POST", one, self.update_rollout, errors=(404,)),
-            WireRoute("POST", f"{root}/waits/rollouts", self.wait_for_rollouts, abortable=True),
+            WireRoute("POST", f"{root}/waits/rollouts", self.wait_for_rollouts, waiting=waiting),
         ]
 
     async def enqueue_rollouts(self, request: EnqueueManyRolloutsRequest) -> list[Rollout]:
         """Create rollouts at the end of the queue."""
         wanted = request.rollouts
+        self._service.limits.check_batch(wanted, "rollouts")
         if not wanted:
             return []
         if len(wanted) > 1:
@@ -109,9 +117,14 @@ class RolloutRoutes:
         return without_attempt(await self._store.update_rollout(rollout_id, **changes))
 
     async def wait_for_rollouts(self, request: WaitForRolloutsRequest) -> list[Rollout]:
-        """Wait until all are finished or the timeout has passed; answers the finished ones."""
+        """Wait until all are finished or the timeout has passed; answers the finished ones.
+
+        A request waits for 60 seconds at most, whatever its timeout: ask again for longer.
+        """
+        self._service.limits.check_batch(request.rollout_ids, "rollout ids")
+        asked = LONGEST_WAIT_SECONDS if request.timeout is None else request.timeout
         finished = await self._store.wait_for_rollouts(
-            rollout_ids=request.rollout_ids, timeout=request.timeout
+            rollout_ids=request.rollout_ids, timeout=min(asked, LONGEST_WAIT_SECONDS)
         )
         return [without_attempt(rollout) for rollout in finished]
 

@@ -9,9 +9,12 @@ from fastapi import Query
 from agl.store.base import LightningStore
 from agl.store.rest.route import WireRoute
 from agl.store.rest.routes.common import check_page, page_of
+from agl.store.rest.service import Service
 from agl.store.rest.wire import (
     API_V1_AGL_PREFIX,
     AddManySpansRequest,
+    ManySequenceIdsRequest,
+    ManySequenceIdsResponse,
     NextSequenceIdRequest,
     NextSequenceIdResponse,
     QuerySpansRequest,
@@ -22,8 +25,9 @@ from agl.types import PaginatedResult, Span
 class SpanRoutes:
     """One method for each route."""
 
-    def __init__(self, store: LightningStore) -> None:
+    def __init__(self, store: LightningStore, service: Service) -> None:
         self._store = store
+        self._service = service
 
     def routes(self) -> list[WireRoute]:
         root = f"{API_V1_AGL_PREFIX}/spans"
@@ -31,8 +35,9 @@ class SpanRoutes:
             WireRoute("POST", root, self.add_span, status=201, errors=(404,)),
             WireRoute("GET", root, self.query_spans, errors=(410,)),
             WireRoute("POST", f"{root}/search", self.search_spans, errors=(410,)),
-            WireRoute("POST", f"{root}/batch", self.add_many_spans, status=201, errors=(404,)),
+            WireRoute("POST", f"{root}/batch", self.add_many_spans, status=201, errors=(404, 413)),
             WireRoute("POST", f"{root}/next", self.get_next_span_sequence_id),
+            WireRoute("POST", f"{root}/next/batch", self.get_many_span_sequence_ids, errors=(413,)),
         ]
 
     async def add_span(self, span: Span) -> Span | None:
@@ -41,6 +46,7 @@ class SpanRoutes:
 
     async def add_many_spans(self, request: AddManySpansRequest) -> list[Span]:
         """Store spans; answers the newly stored ones in the order given."""
+        self._service.limits.check_batch(request.spans, "spans")
         return list(await self._store.add_many_spans(request.spans))
 
     async def query_spans(
@@ -60,3 +66,14 @@ class SpanRoutes:
         """The next number of the rollout's span counter."""
         number = await self._store.get_next_span_sequence_id(request.rollout_id, request.attempt_id)
         return NextSequenceIdResponse(sequence_id=number)
+
+    async def get_many_span_sequence_ids(
+        self, request: ManySequenceIdsRequest
+    ) -> ManySequenceIdsResponse:
+        """One number for each request, in the order given."""
+        asked = request.requests
+        self._service.limits.check_batch(asked, "sequence ids")
+        numbers = await self._store.get_many_span_sequence_ids(
+            [(one.rollout_id, one.attempt_id) for one in asked]
+        )
+        return ManySequenceIdsResponse(sequence_ids=list(numbers))

@@ -9,6 +9,7 @@ from fastapi import Query
 from agl.store.base import LightningStore
 from agl.store.rest.route import WireRoute
 from agl.store.rest.routes.common import check_page, given, page_of
+from agl.store.rest.service import Service
 from agl.store.rest.wire import API_V1_AGL_PREFIX, QueryWorkersRequest, UpdateWorkerRequest
 from agl.types import PaginatedResult, Worker
 
@@ -16,8 +17,9 @@ from agl.types import PaginatedResult, Worker
 class WorkerRoutes:
     """One method for each route."""
 
-    def __init__(self, store: LightningStore) -> None:
+    def __init__(self, store: LightningStore, service: Service) -> None:
         self._store = store
+        self._service = service
 
     def routes(self) -> list[WireRoute]:
         root = f"{API_V1_AGL_PREFIX}/workers"
