@@ -98,9 +98,9 @@ class SpanOperations(StoreCore[CollectionsT]):
         async def work(c: CollectionsT) -> Sequence[Span]:
             await c.span_sequence_ids.chmax_many(_highest_numbers(spans))
             attempts = await self._attempts_of_spans(c, spans)
-            stored = await c.spans.insert_missing(spans)
             plan = Plan(self._now())
             await self._signs_of_life(c, plan, attempts)
+            stored = await c.spans.insert_missing(spans)
             await self._carry_out(c, plan)
             await self._spans_stored(c, stored, attempts)
             return stored

@@ -84,6 +84,8 @@ class DequeBasedQueue(Guarded, Queue[T]):
     async def peek(self, limit: int = 1) -> Sequence[T]:
         seen: list[T] = []
         with self._mutex:
+            while self._entries and self._entries[0][0] in self._dead:
+                self._dead.discard(self._entries.popleft()[0])
             for place, item in self._entries:
                 if len(seen) >= limit:
                     break

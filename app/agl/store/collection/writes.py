@@ -21,6 +21,9 @@ class WriteBatch:
     rollouts: dict[Fields, list[Rollout]] = field(default_factory=dict[Fields, list[Rollout]])
     attempts: dict[Fields, list[Attempt]] = field(default_factory=dict[Fields, list[Attempt]])
     workers: dict[Fields, list[Worker]] = field(default_factory=dict[Fields, list[Worker]])
+    take: int = 0
+    """How many entries to take off the head of the queue; it was looked at before."""
+
     enqueue: list[str] = field(default_factory=list[str])
     """Ids of new rollouts to append to the queue."""
 
