@@ -37,7 +37,7 @@ def backend(store: LightningStore) -> InMemoryLightningStore:
 
 
 class EqualStores(StoreMachine):
-    factories = [FACTORIES[kind] for kind in KINDS]
+    factories = tuple(FACTORIES[kind] for kind in KINDS)
     backend_of = staticmethod(backend)
     remote = True
 

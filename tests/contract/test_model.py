@@ -35,7 +35,7 @@ def local_backend(store: LightningStore) -> InMemoryLightningStore:
 @pytest.mark.parametrize("kind", LOCAL)
 def test_a_store_in_this_process_follows_the_rules(kind: str) -> None:
     class Machine(FailingStoreMachine):
-        factories = [FACTORIES[kind]]
+        factories = (FACTORIES[kind],)
         backend_of = staticmethod(local_backend)
 
     run_state_machine_as_test(Machine, settings=profile(20, 30))
@@ -44,7 +44,7 @@ def test_a_store_in_this_process_follows_the_rules(kind: str) -> None:
 @pytest.mark.parametrize("kind", REMOTE)
 def test_a_store_behind_a_server_follows_the_rules(kind: str) -> None:
     class Machine(StoreMachine):
-        factories = [FACTORIES[kind]]
+        factories = (FACTORIES[kind],)
         remote = True
 
         @staticmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, ClassVar
 
@@ -85,7 +85,7 @@ def subset(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Record]:
 class StoreMachine(RuleBasedStateMachine):
     """Subclasses say which stores; all of them get every call."""
 
-    factories: ClassVar[list[Factory]]
+    factories: ClassVar[Sequence[Factory]]
     backend_of: ClassVar[Backend]
     remote: ClassVar[bool] = False
     """A client asks its server for nothing when it wants no rollouts."""
