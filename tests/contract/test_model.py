@@ -12,8 +12,8 @@ from conftest import FACTORIES
 from hypothesis.stateful import run_state_machine_as_test
 from store_machine import CLOCK, FailingStoreMachine, StoreMachine, profile
 
-from agl.store.collection_based import CollectionBasedLightningStore
 from agl.store.base import LightningStore
+from agl.store.collection_based import CollectionBasedLightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.store.threading import LightningStoreThreaded
 
