@@ -128,4 +128,4 @@ class EqualStores(StoreMachine):
 
 def test_all_stores_answer_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CollectionBasedLightningStore, "_now", lambda self: CLOCK.now)
-    run_state_machine_as_test(EqualStores, settings=profile(8, 25))
+    run_state_machine_as_test(EqualStores, settings=profile(5, 25))

@@ -38,7 +38,7 @@ def test_a_store_in_this_process_follows_the_rules(kind: str) -> None:
         factories = (FACTORIES[kind],)
         backend_of = staticmethod(local_backend)
 
-    run_state_machine_as_test(Machine, settings=profile(20, 30))
+    run_state_machine_as_test(Machine, settings=profile(12, 30))
 
 
 @pytest.mark.parametrize("kind", REMOTE)
@@ -51,4 +51,4 @@ def test_a_store_behind_a_server_follows_the_rules(kind: str) -> None:
         def backend_of(store: LightningStore) -> InMemoryLightningStore:
             return stores_http._shared_server(REMOTE[kind])[0].inner
 
-    run_state_machine_as_test(Machine, settings=profile(4, 25))
+    run_state_machine_as_test(Machine, settings=profile(3, 25))

@@ -103,7 +103,7 @@ def test_requests_from_the_document_never_break_the_server(server: Server, name:
         operation.as_strategy(generation_mode=GenerationMode.NEGATIVE),
     )
 
-    @profile(12, 1)
+    @profile(8, 1)
     @given(case=cases, aim=st.booleans())
     def run(case: Any, aim: bool) -> None:
         if aim:
@@ -124,7 +124,7 @@ def test_requests_from_the_document_never_break_the_server(server: Server, name:
 def test_damaged_exports_never_break_the_server(server: Server, encoding: str) -> None:
     home = (server.rollout.rollout_id, server.rollout.attempt.attempt_id)
 
-    @profile(60, 1)
+    @profile(40, 1)
     @given(body=mutated(exports(*home), packed=encoding == "gzip"))
     def run(body: bytes) -> None:
         headers = {**PROTOBUF, "content-encoding": encoding}

@@ -30,7 +30,8 @@ TICK = 1 / 64
 def profile(examples: int, steps: int) -> settings:
     """How long to look.
 
-    The same examples every time, unless ``AGL_EXPLORE=N`` asks for N times as many random ones.
+    The same examples every time, unless ``AGL_EXPLORE=N`` asks for N times as many random ones,
+    which are then also made as small as possible.
     """
     factor = int(os.environ.get("AGL_EXPLORE", "0"))
     return settings(
@@ -40,7 +41,7 @@ def profile(examples: int, steps: int) -> settings:
         database=None,
         report_multiple_bugs=False,
         deadline=None,
-        phases=[Phase.explicit, Phase.generate, Phase.shrink],
+        phases=[Phase.generate, *([Phase.shrink] if factor else [])],
         suppress_health_check=list(HealthCheck),
     )
 
