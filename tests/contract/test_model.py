@@ -38,7 +38,7 @@ def test_a_store_in_this_process_follows_the_rules(kind: str) -> None:
         factories = (FACTORIES[kind],)
         backend_of = staticmethod(local_backend)
 
-    run_state_machine_as_test(Machine, settings=profile(10, 30))
+    run_state_machine_as_test(Machine, settings=profile(30, 50))
 
 
 @pytest.mark.parametrize("kind", REMOTE)

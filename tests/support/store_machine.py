@@ -55,7 +55,8 @@ class Clock:
 
 CLOCK = Clock()
 
-index = st.integers(0, 12)
+index = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 7, 12])
+"""Mostly the newest, so that calls meet; 12 is nobody."""
 worker = st.sampled_from([None, "w-1", "w-2"])
 modes = st.sampled_from([None, "train", "val", "test"])
 metadata = st.sampled_from([None, {}, {"a": [1, {"b": None}]}])
