@@ -311,6 +311,13 @@ class StoreMachine(RuleBasedStateMachine):
         rollout_id = self.rollout(which)
         self.call("update_attempt", rollout_id, self.attempt(rollout_id, attempt), **changes)
 
+    @rule(end=st.sampled_from(FINISHED), late=st.sampled_from(ATTEMPT_STATUSES))
+    def report_after_the_end(self, end: str, late: str) -> None:
+        rollout_id = self.rollout(0)
+        self.call("update_rollout", rollout_id, status=end)
+        self.call("update_attempt", rollout_id, "latest", status=late)
+        self.call("update_rollout", rollout_id, status="running")
+
     @rule(which=index, attempt=index, number=st.integers(1, 6))
     def add_span(self, which: int, attempt: int, number: int) -> None:
         self.call("add_span", self.span(which, attempt, number))
