@@ -10,7 +10,7 @@ import pytest
 from conftest import make_span
 from opentelemetry.sdk.trace import TracerProvider
 
-from agl.errors import AttemptNotFoundError, RolloutNotFoundError
+from agl.errors import AttemptNotFoundError, InvalidRequestError, RolloutNotFoundError
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Event
 
@@ -236,6 +236,14 @@ async def test_unsorted_spans_come_as_they_were_stored(store: LightningStore) ->
     page = await store.query_spans(first.rollout_id, sort_by=None)
 
     assert [span.sequence_id for span in page] == [9, 5, 1]
+
+
+async def test_an_unknown_field_to_sort_by_is_refused_without_any_attempt(
+    store: LightningStore,
+) -> None:
+    rollout = await store.enqueue_rollout("a")
+    with pytest.raises(InvalidRequestError, match="bogus"):
+        await store.query_spans(rollout.rollout_id, "latest", sort_by="bogus")
 
 
 async def test_spans_are_not_shared_with_callers(store: LightningStore) -> None:

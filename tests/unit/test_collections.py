@@ -292,6 +292,12 @@ async def test_paging(
         assert (page.limit, page.offset, page.total) == (limit, offset, 5)
 
 
+async def test_windows_beyond_every_index(collection: ListBasedCollection[Item]) -> None:
+    await collection.insert(_zoo())
+    assert len((await collection.query(limit=2**63)).items) == 5
+    assert (await collection.query(limit=2, offset=2**64)).items == []
+
+
 @pytest.mark.parametrize(("limit", "offset"), [(-2, 0), (1, -1)])
 async def test_windows_that_make_no_sense(
     collection: ListBasedCollection[Item], limit: int, offset: int

@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -446,6 +447,33 @@ def test_deadlines_look_only_at_what_is_due() -> None:
     watch("early", 50)
     assert deadlines.any_due(6)
     assert deadlines.take_due(100, 1) == ["late"]
+    deadlines.done()
     assert deadlines.take_due(100, 9) == ["early"]
+    assert deadlines.take_due(100, 9) == ["early"]  # until it is said to be done
+    deadlines.done()
     assert len(deadlines) == 0
     assert deadlines.take_due(100, 9) == []
+
+
+async def test_a_failed_dequeue_leaves_the_rollout_in_the_queue() -> None:
+    store = InMemoryLightningStore()
+    waiting = await store.enqueue_rollout("a")
+    with pytest.raises(ValueError, match="worker_id"):
+        await store.dequeue_rollout(worker_id=5)  # type: ignore[arg-type] # the mistake of a caller
+    claimed = await store.dequeue_rollout(worker_id="w")
+    assert claimed is not None
+    assert claimed.rollout_id == waiting.rollout_id
+
+
+async def test_a_failed_look_of_the_watchdog_forgets_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = InMemoryLightningStore(scan_debounce_seconds=0)
+    rollout = await store.start_rollout("a", config=RolloutConfig(timeout_seconds=0.001))
+    await asyncio.sleep(0.002)
+    with monkeypatch.context() as broken:
+        broken.setattr(store.collections.rollouts, "find", AsyncMock(side_effect=OSError))
+        with pytest.raises(OSError):
+            await store.query_workers()
+    (found,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=0)
+    assert found.status == "failed"

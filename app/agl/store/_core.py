@@ -222,6 +222,9 @@ class StoreCore(LightningStore, Generic[CollectionsT]):
         overdue = [pair for pair in pairs if rules.overdue(*pair, now) is not None][:limit]
         return overdue, len(overdue)
 
+    def _looked_after(self) -> None:
+        """Called inside the section, when those of the last look have been dealt with."""
+
     def _nothing_due(self, now: float) -> bool:
         """Whether a sweep would surely find nothing; cheap."""
         return False
@@ -243,6 +246,7 @@ class StoreCore(LightningStore, Generic[CollectionsT]):
                 else:
                     plan.give_up(rollout, attempt, status)
             await self._carry_out(c, plan)
+            self._looked_after()
             return seen
 
         return await self._write_section(sweep)

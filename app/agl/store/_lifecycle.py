@@ -163,15 +163,18 @@ class LifecycleOperations(StoreCore[CollectionsT]):
         async def work(c: CollectionsT) -> list[Pair]:
             plan = Plan(self._now())
             claimed: dict[str, Pair] = {}
+            seen = 0
             while len(claimed) < limit:
-                taken = await c.rollout_queue.dequeue(limit - len(claimed))
-                if not taken:
+                entries = (await c.rollout_queue.peek(seen + limit - len(claimed)))[seen:]
+                if not entries:
                     break
-                await self._claim(c, plan, taken, claimed, worker_id)
+                await self._claim(c, plan, entries, claimed, worker_id)
+                seen += len(entries)
             if claimed:
                 plan.sync_worker(list(claimed.values())[-1][1], dequeued=True)
             elif worker_id:
                 plan.idle_worker(worker_id, await c.workers.find(worker_id))
+            plan.writes.take = seen
             await self._carry_out(c, plan)
             return list(claimed.values())
 

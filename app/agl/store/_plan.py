@@ -58,7 +58,7 @@ class Plan:
         )
         move = rules.move_rollout(rollout, "preparing", self.now)
         if move is not None and dequeued:
-            move = move._replace(queue="stay")  # the entry has just been taken
+            move = move._replace(queue="stay")  # the entry is taken off the head
         rollout = self.apply(rollout, move, attempt)
         self.writes.new_attempts.append(attempt)
         return rollout, attempt

@@ -20,7 +20,7 @@ from agl.store._core import (
 from agl.store._plan import Plan
 from agl.store.base import FilterLogic, SortOrder
 from agl.store.collection.base import AtomicLabels, LightningCollections
-from agl.store.collection.query import page
+from agl.store.collection.query import check_window, page, resolve_sort_options
 from agl.store.operations import operation, step
 from agl.types import FINISHED_STATUSES, Attempt, PaginatedResult, Span
 from agl.utils.ownership import replace, sharing
@@ -96,9 +96,9 @@ class SpanOperations(StoreCore[CollectionsT]):
         async def work(c: CollectionsT) -> Sequence[Span]:
             await c.span_sequence_ids.chmax_many(_highest_numbers(spans))
             attempts = await self._attempts_of_spans(c, spans)
-            stored = await c.spans.insert_missing(spans)
             plan = Plan(self._now())
             await self._signs_of_life(c, plan, attempts)
+            stored = await c.spans.insert_missing(spans)
             await self._carry_out(c, plan)
             await self._spans_stored(c, stored, attempts)
             return stored
@@ -214,6 +214,9 @@ class SpanOperations(StoreCore[CollectionsT]):
             ("name", "contains", name_contains),
         )
         filters["_aggregate"] = filter_logic
+        order = sort_options(sort_by, sort_order)
+        resolve_sort_options(order, Span)  # a mistake is one whether there are spans or not
+        check_window(limit, offset)
         async with self.collections.atomic(
             mode="r", snapshot=self._read_snapshot, labels=("attempts", "spans")
         ) as c:
@@ -226,7 +229,7 @@ class SpanOperations(StoreCore[CollectionsT]):
             filters["_must"] = conditions(
                 ("rollout_id", "exact", rollout_id), ("attempt_id", "exact", attempt_id)
             )
-            found = await c.spans.query(filters, sort_options(sort_by, sort_order), limit, offset)
+            found = await c.spans.query(filters, order, limit, offset)
         items = found.items if sharing() else list(found.items)
         return page(items, limit, offset, found.total)
 

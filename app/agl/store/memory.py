@@ -131,6 +131,9 @@ class InMemoryLightningStore(CollectionBasedLightningStore[InMemoryLightningColl
         ]
         return pairs, len(due)
 
+    def _looked_after(self) -> None:
+        self._deadlines.done()
+
     # Resources
 
     async def _latest_resources(self, c: LightningCollections) -> ResourcesUpdate | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -85,6 +86,7 @@ class Deadlines(Guarded):
         super().__init__()
         self._heap: list[tuple[float, str]] = []
         self._planned: dict[str, float] = {}
+        self._taken: list[str] = []
 
     def __len__(self) -> int:
         return len(self._planned)
@@ -95,23 +97,36 @@ class Deadlines(Guarded):
         if when is None:
             return
         with self._mutex:
-            planned = self._planned.get(rollout.rollout_id)
-            if planned is None or when < planned:
-                self._planned[rollout.rollout_id] = when
-                heapq.heappush(self._heap, (when, rollout.rollout_id))
+            self._plan(rollout.rollout_id, when)
+
+    def _plan(self, rollout_id: str, when: float) -> None:
+        planned = self._planned.get(rollout_id)
+        if planned is None or when < planned:
+            self._planned[rollout_id] = when
+            heapq.heappush(self._heap, (when, rollout_id))
 
     def any_due(self, now: float) -> bool:
         """Whether :meth:`take_due` would find something."""
         heap = self._heap
-        return bool(heap) and heap[0][0] < now
+        return bool(self._taken) or (bool(heap) and heap[0][0] < now)
 
     def take_due(self, now: float, limit: int) -> list[str]:
-        """Ids whose time has come, no longer watched; the caller watches them again if need be."""
+        """Ids whose time has come, no longer watched; the caller watches them again if need be.
+
+        Unless he also calls :meth:`done`, the next call returns them again. One caller at a time.
+        """
         due: list[str] = []
         with self._mutex:
+            for rollout_id in self._taken:
+                self._plan(rollout_id, -math.inf)
             while self._heap and self._heap[0][0] < now and len(due) < limit:
                 when, rollout_id = heapq.heappop(self._heap)
                 if self._planned.get(rollout_id) == when:
                     del self._planned[rollout_id]
                     due.append(rollout_id)
+            self._taken = list(due)
         return due
+
+    def done(self) -> None:
+        """What :meth:`take_due` returned last has been dealt with."""
+        self._taken = []

@@ -344,6 +344,8 @@ class LightningCollections(ABC):
             await self.rollouts.update(rollouts, fields)
         for fields, attempts in batch.attempts.items():
             await self.attempts.update(attempts, fields)
+        if batch.take:
+            await self.rollout_queue.dequeue(batch.take)
         if batch.leave_queue:
             await self.rollout_queue.discard(batch.leave_queue)
         if batch.enqueue:

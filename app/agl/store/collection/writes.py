@@ -21,6 +21,7 @@ class WriteBatch:
         "new_rollouts",
         "requeue",
         "rollouts",
+        "take",
         "workers",
     )
 
@@ -30,6 +31,9 @@ class WriteBatch:
         self.rollouts: dict[Fields, list[Rollout]] = {}
         self.attempts: dict[Fields, list[Attempt]] = {}
         self.workers: dict[Fields, list[Worker]] = {}
+        self.take = 0
+        """How many entries to take off the head of the queue; it was looked at before."""
+
         self.enqueue: list[str] = []
         """Ids of new rollouts to append to the queue."""
 

@@ -1,0 +1,54 @@
+"""Random calls, clocks and failures against a simple model of the rules.
+
+The same examples run every time. ``AGL_EXPLORE=20 pytest tests/contract/test_model.py`` looks at
+20 times as many, at random; what it finds is printed as a program to paste into a test.
+"""
+
+from __future__ import annotations
+
+import pytest
+import stores_http
+from conftest import FACTORIES
+from hypothesis.stateful import run_state_machine_as_test
+from store_machine import CLOCK, FailingStoreMachine, StoreMachine, profile
+
+from agl.store.base import LightningStore
+from agl.store.collection_based import CollectionBasedLightningStore
+from agl.store.memory import InMemoryLightningStore
+from agl.store.threading import LightningStoreThreaded
+
+LOCAL = ["memory", "memory-thread-safe", "threaded"]
+REMOTE = {"client-asyncio": "asyncio", "client-thread": "thread"}
+
+
+@pytest.fixture(autouse=True)
+def fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CollectionBasedLightningStore, "_now", lambda self: CLOCK.now)
+
+
+def local_backend(store: LightningStore) -> InMemoryLightningStore:
+    inner = store.store if isinstance(store, LightningStoreThreaded) else store
+    assert isinstance(inner, InMemoryLightningStore)
+    return inner
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+def test_a_store_in_this_process_follows_the_rules(kind: str) -> None:
+    class Machine(FailingStoreMachine):
+        factories = (FACTORIES[kind],)
+        backend_of = staticmethod(local_backend)
+
+    run_state_machine_as_test(Machine, settings=profile(30, 50))
+
+
+@pytest.mark.parametrize("kind", REMOTE)
+def test_a_store_behind_a_server_follows_the_rules(kind: str) -> None:
+    class Machine(StoreMachine):
+        factories = (FACTORIES[kind],)
+        remote = True
+
+        @staticmethod
+        def backend_of(store: LightningStore) -> InMemoryLightningStore:
+            return stores_http._shared_server(REMOTE[kind])[0].inner
+
+    run_state_machine_as_test(Machine, settings=profile(3, 25))
