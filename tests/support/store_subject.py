@@ -126,7 +126,7 @@ class Subject:
     def plain(self, value: Any) -> Any:
         """Without models and real ids."""
         if isinstance(value, PaginatedResult):
-            return {name: self.plain(getattr(value, name)) for name in ("items", "total")}
+            return {"items": self.plain(list(value.items)), "total": value.total}
         if isinstance(value, BaseModel):
             return self.plain(value.model_dump())
         if isinstance(value, dict):
