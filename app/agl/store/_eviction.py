@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterable, Mapping
+from zlib import crc32
 
 from agl.errors import SpansEvictedError
 from agl.utils.locks import Guarded
+
+_SHARES = 64
+"""Dictionaries of evicted rollouts: making room in a single one of a million would stall a call."""
 
 
 class SpanBudget(Guarded):
@@ -26,7 +30,7 @@ class SpanBudget(Guarded):
         self.safe = safe
         self.total = 0
         self.evicted_spans = 0
-        self._evicted: dict[str, tuple[str, ...]] = {}
+        self._evicted: list[dict[str, tuple[str, ...]]] = [{} for _ in range(_SHARES)]
         self._bytes: OrderedDict[str, int] = OrderedDict()
         self._finished: deque[str] = deque()
         self._stale: Counter[str] = Counter()
@@ -35,7 +39,7 @@ class SpanBudget(Guarded):
 
     @property
     def evicted_rollouts(self) -> int:
-        return len(self._evicted)
+        return sum(map(len, self._evicted))
 
     def add(self, rollout_id: str, size: int, *, finished: bool) -> None:
         """Count spans that were stored."""
@@ -93,8 +97,12 @@ class SpanBudget(Guarded):
         with self._mutex:
             self.total -= self._bytes.pop(rollout_id, 0)
             self.evicted_spans += sum(spans_by_attempt.values())
-            known = self._evicted.get(rollout_id, ())
-            self._evicted[rollout_id] = tuple(dict.fromkeys((*known, *spans_by_attempt)))
+            share = self._evicted_share(rollout_id)
+            known = share.get(rollout_id, ())
+            share[rollout_id] = tuple(dict.fromkeys((*known, *spans_by_attempt)))
+
+    def _evicted_share(self, rollout_id: str) -> dict[str, tuple[str, ...]]:
+        return self._evicted[crc32(rollout_id.encode("utf-8", "surrogatepass")) % _SHARES]
 
     def check_kept(self, rollout_id: str, attempt_id: str | None) -> None:
         """Refuse to speak of spans that are not complete any more.
@@ -102,7 +110,7 @@ class SpanBudget(Guarded):
         Raises:
             SpansEvictedError: those of this attempt, or of any if ``attempt_id`` is ``None``.
         """
-        gone = self._evicted.get(rollout_id)
+        gone = self._evicted_share(rollout_id).get(rollout_id)
         if gone and (attempt_id is None or attempt_id in gone):
             raise SpansEvictedError(
                 f"Spans for rollout {rollout_id} have been evicted to free memory "

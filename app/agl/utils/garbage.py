@@ -20,14 +20,19 @@ _LOOKS = 10
 _NEVER = 1_000_000_000
 
 
-def spare_old_objects() -> None:
+def spare_old_objects(*, forked: bool = False) -> None:
     """Look only at young objects from now on.
 
     Whatever is there now, and later whatever has outlived a few looks, is set aside for good; it is
     still freed when its last reference goes. Only for processes of our own: in a caller's process
     cycles of old objects may matter. Calling it again sets aside what is there then.
+
+    Args:
+        forked: The process was forked a moment ago: looking at everything would only make copies
+            of memory that it shares with its parent.
     """
-    gc.collect()
+    if not forked:
+        gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _LOOKS, _NEVER)
     if _set_aside not in gc.callbacks:

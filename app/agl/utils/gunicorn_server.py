@@ -69,7 +69,7 @@ class PropagatingWorker(UvicornWorker):
         _propagate(access_log=bool(self.cfg.accesslog))
 
     def init_process(self) -> None:
-        spare_old_objects()
+        spare_old_objects(forked=True)
         super().init_process()
 
     async def _serve(self) -> None:

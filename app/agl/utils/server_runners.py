@@ -277,7 +277,7 @@ def run_uvicorn_subprocess(
     It also stops when its parent is gone, so that nobody finds the port taken by a leftover.
     """
     forget_signals_of_parent()
-    spare_old_objects()
+    spare_old_objects(forked=True)
     parent = os.getppid()
 
     def force() -> None:
