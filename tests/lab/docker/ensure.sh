@@ -56,6 +56,7 @@ ensure_packages() {
   command -v dockerd >/dev/null || missing+=(docker.io)
   command -v debootstrap >/dev/null || missing+=(debootstrap)
   command -v iptables >/dev/null || missing+=(iptables)
+  command -v ss >/dev/null || missing+=(iproute2)
   ((${#missing[@]} == 0)) || {
     say "installing ${missing[*]}"
     apt_install "${missing[@]}"
