@@ -168,7 +168,7 @@ async def test_after_a_failure_the_repetition_tries_itself() -> None:
 
 async def test_answers_are_kept_only_so_long_and_so_many() -> None:
     now = 0.0
-    replays = Replays(kept_seconds=10, kept_bytes=1000, clock=lambda: now)
+    replays = Replays(kept_seconds=10, kept_bytes=3000, clock=lambda: now)
 
     async def work() -> Reply:
         return Reply(200, b"x" * 300)
@@ -181,6 +181,18 @@ async def test_answers_are_kept_only_so_long_and_so_many() -> None:
     assert len(replays) == 1
     with pytest.raises(HttpError):
         await replays.once("/p", "k" * 201, work)
+
+
+async def test_answers_without_a_body_take_room_too() -> None:
+    """Polls of an empty queue are most of what is kept."""
+    replays = Replays(kept_bytes=100_000)
+
+    async def work() -> Reply:
+        return Reply(200, b"[]")
+
+    for number in range(1000):
+        await replays.once("/p", str(number), work)
+    assert len(replays) < 200
 
 
 async def test_a_pinned_client_notices_another_store() -> None:

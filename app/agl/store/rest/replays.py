@@ -19,6 +19,8 @@ KEY_HEADER = b"idempotency-key"
 LONGEST_KEY = 200
 KEPT_SECONDS = 300.0
 KEPT_BYTES = 16 * 2**20
+ENTRY_BYTES = 500
+"""What an entry takes besides its texts: measured with tracemalloc, 534 bytes with 65 of text."""
 
 
 @dataclass(slots=True)
@@ -76,7 +78,7 @@ class Replays:
             kept.answer.exception()  # read, so that nobody complains that it was not
             raise
         kept.answer.set_result(reply)
-        kept.size = len(reply.body) + len(place[0]) + len(place[1])
+        kept.size = ENTRY_BYTES + len(reply.body) + len(place[0]) + len(place[1])
         kept.since = self._clock()
         self._kept.move_to_end(place)
         self._bytes += kept.size
