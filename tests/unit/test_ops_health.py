@@ -43,7 +43,6 @@ RUNNING = Container(
     image="i",
     image_id="sha256:i",
     memory_limit=0,
-    restart_policy="unless-stopped",
     error="",
 )
 STARVED = replace(RUNNING, out_of_memory=True, exit_code=137, memory_limit=20 << 20)

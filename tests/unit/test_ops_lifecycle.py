@@ -25,7 +25,6 @@ APP = Container(
     image="i",
     image_id="sha256:i",
     memory_limit=0,
-    restart_policy="unless-stopped",
     error="",
 )
 INIT = replace(APP, id="init", service="init", state="exited")

@@ -48,7 +48,6 @@ class Container:
     image: str
     image_id: str
     memory_limit: int
-    restart_policy: str
     error: str
     config_hash: str = ""
     out_of_memory: bool = False
@@ -153,7 +152,6 @@ class Engine:
             image=config["Image"],
             image_id=data["Image"],
             memory_limit=host.get("Memory") or 0,
-            restart_policy=mapping(host.get("RestartPolicy")).get("Name") or "no",
             error=state.get("Error", ""),
             config_hash=config["Labels"].get(CONFIG_HASH_LABEL, ""),
             out_of_memory=bool(state.get("OOMKilled")),
