@@ -28,6 +28,10 @@ VARIABLES = {
 }
 
 
+class NotReady(Exception):
+    """The server answers already, and says that it cannot yet."""
+
+
 @dataclass(frozen=True)
 class Stack:
     """The bundle of a clone."""
@@ -84,15 +88,17 @@ class Stack:
     def query(self, expr: str) -> list[dict[str, Any]]:
         """The instant vector of a PromQL expression."""
         answer = httpx.get(f"{self.prometheus_url}/api/v1/query", params={"query": expr})
+        if answer.status_code == 503:
+            raise NotReady(f"Prometheus is still starting: {answer.text.strip()}")
         body = answer.json()
         assert body["status"] == "success", body
         return body["data"]["result"]
 
     def up_targets(self) -> set[str]:
-        """Jobs whose targets Prometheus could scrape; none while it does not answer."""
+        """Jobs whose targets Prometheus could scrape; none while it is not ready to answer."""
         try:
             return {item["metric"]["job"] for item in self.query("up == 1")}
-        except httpx.TransportError:
+        except (httpx.TransportError, NotReady):
             return set()
 
     def value(self, expr: str) -> float:
