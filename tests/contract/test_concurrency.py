@@ -51,7 +51,7 @@ class Crowded:
 
     async def _leave(self) -> None:
         if isinstance(self.store, LightningStoreClient):
-            await self.store._transport.session().close()  # that of this event loop
+            await (await self.store._transport.session()).close()  # that of this event loop
 
 
 @pytest.fixture(params=KINDS)

@@ -34,9 +34,9 @@ async def test_timeout(store: LightningStore) -> None:
     assert (worker.status, worker.current_attempt_id) == ("unknown", None)
 
 
-async def test_a_limit_of_nan_hides_no_other(store: LightningStore) -> None:
-    endless = await store.start_rollout("a", config=RolloutConfig(timeout_seconds=math.nan))
-    config = RolloutConfig(timeout_seconds=math.nan, unresponsive_seconds=0.02)
+async def test_a_limit_of_infinity_is_none_and_hides_no_other(store: LightningStore) -> None:
+    endless = await store.start_rollout("a", config=RolloutConfig(timeout_seconds=math.inf))
+    config = RolloutConfig(timeout_seconds=math.inf, unresponsive_seconds=0.02)
     silent = await store.start_rollout("b", config=config)
     late = [
         await store.start_rollout("c", config=RolloutConfig(timeout_seconds=0.02)) for _ in range(5)

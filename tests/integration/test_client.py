@@ -176,7 +176,7 @@ async def test_a_request_that_takes_too_long_is_given_up() -> None:
 
 
 async def test_a_wait_may_be_longer_than_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agl.store.rest.client.WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("agl.store.rest.calls.rollouts.WAIT_SECONDS", 0.1)
     async with serving() as server:
         client = LightningStoreClient(server.endpoint, request_timeout=5, retry_delays=())
         first, second = await client.start_rollout(1), await client.start_rollout(2)
@@ -319,7 +319,7 @@ async def test_each_event_loop_has_its_session_and_copies_start_afresh() -> None
 
         async def ask_and_leave() -> None:
             await ask()
-            await client._transport.session().close()
+            await (await client._transport.session()).close()
 
         threads = [threading.Thread(target=asyncio.run, args=(ask_and_leave(),)) for _ in range(4)]
         for thread in threads:

@@ -257,7 +257,7 @@ async def test_bulk_calls_and_their_failures() -> None:
 
 
 async def test_many_items_are_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agl.store.rest.client.BATCH_ITEMS", 2)
+    monkeypatch.setattr("agl.store.rest.calls.requests.BATCH_ITEMS", 2)
     async with serving() as server:
         client = LightningStoreClient(server.endpoint)
         requests = [EnqueueRolloutRequest(input=number) for number in range(5)]

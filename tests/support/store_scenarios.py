@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from store_machine import ATTEMPT_STATUSES, CLOCK, TICK, StoreMachine, resources, worker
+from store_machine import ATTEMPT_STATUSES, CLOCK, STATUSES, TICK, StoreMachine, resources, worker
 from store_model import FINISHED, Record
 from store_subject import Faults
 
@@ -100,11 +100,15 @@ class ScenarioMachine(StoreMachine):
         self.call("update_attempt", rollout_id, older, status=status)
         self.call("get_rollout_by_id", rollout_id)
 
-    @rule(field=st.sampled_from(["metadata", "worker_id", "last_heartbeat_time"]), end=ends)
-    def report_without_status(self, field: str, end: str) -> None:
+    @rule(
+        field=st.sampled_from(["metadata", "worker_id", "last_heartbeat_time"]),
+        status=st.sampled_from(STATUSES),
+    )
+    def report_without_status(self, field: str, status: str) -> None:
+        """The attempt runs, its rollout has been put elsewhere by hand, and stays there."""
         rollout_id = self.started()
         self.call("update_attempt", rollout_id, "latest", status="running")
-        self.call("update_rollout", rollout_id, status=end)
+        self.call("update_rollout", rollout_id, status=status)
         values = {"metadata": {"late": True}, "worker_id": "w-2", "last_heartbeat_time": CLOCK.now}
         self.call("update_attempt", rollout_id, "latest", **{field: values[field]})
         self.call("get_rollout_by_id", rollout_id)
