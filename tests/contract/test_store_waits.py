@@ -30,12 +30,12 @@ async def test_finished_ones_come_at_once_in_the_order_asked(store: LightningSto
 async def test_nothing_and_unknown_ids_are_not_waited_for(store: LightningStore) -> None:
     started = time.monotonic()
     assert await store.wait_for_rollouts(rollout_ids=[]) == []
-    assert await store.wait_for_rollouts(rollout_ids=["ro-none"], timeout=5) == []
+    assert await store.wait_for_rollouts(rollout_ids=["ro-none"], timeout=300) == []
     done = await store.start_rollout("a")
     await store.update_rollout(done.rollout_id, status="failed")
-    found = await store.wait_for_rollouts(rollout_ids=["ro-none", done.rollout_id], timeout=5)
+    found = await store.wait_for_rollouts(rollout_ids=["ro-none", done.rollout_id], timeout=300)
     assert [rollout.rollout_id for rollout in found] == [done.rollout_id]
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 60
 
 
 async def test_nobody_waits_until_nan(store: LightningStore) -> None:
