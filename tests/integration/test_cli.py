@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from processes import BIN, free_port, run_agl, running_agl, wait_until_answering
+from ports import free_port
+from processes import BIN, run_agl, running_agl, wait_until_answering, wait_until_read
 
 from agl import __version__
 from agl.cli import COMMANDS, main
@@ -286,7 +287,7 @@ def test_store_finishes_an_open_request_before_it_ends() -> None:
                 f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
             )
             client.sendall(head.encode() + body[:4])
-            time.sleep(0.3)
+            wait_until_read(port, 1)
             process.send_signal(signal.SIGTERM)
             time.sleep(0.3)
             client.sendall(body[4:])

@@ -15,6 +15,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from ports import free_port
 from rest_support import LOOPBACK, launcher_args, serving, span
 
 from agl.errors import InvalidRequestError, RolloutNotFoundError
@@ -22,7 +23,6 @@ from agl.store.client_server import LightningStoreClient
 from agl.store.memory import InMemoryLightningStore
 from agl.store.rest.transport import split_credentials
 from agl.types import AttemptUpdate, EnqueueRolloutRequest, Rollout
-from agl.utils.listening import free_port
 from agl.utils.server_launcher import PythonServerLauncher
 
 Answer = Callable[[str, str], tuple[int, Any]]

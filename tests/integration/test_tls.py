@@ -11,6 +11,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from ports import free_port
 from processes import BIN
 from rest_support import LOOPBACK, launcher_args
 
@@ -20,7 +21,6 @@ from agl.errors import EnvironmentFault, UsageError
 from agl.probe import main as probe
 from agl.store.client_server import LightningStoreClient, LightningStoreServer
 from agl.store.memory import InMemoryLightningStore
-from agl.utils.listening import free_port
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
 
