@@ -26,6 +26,8 @@ BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 
 MULTIPROC_DIR_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 LOG_FORMAT_VARIABLE = "AGL_LOG_FORMAT"
+TLS_CERT_VARIABLE = "AGL_TLS_CERT"
+TLS_KEY_VARIABLE = "AGL_TLS_KEY"
 
 DEFAULT_MONGO_URI = "mongodb://localhost:27017/?replicaSet=rs0"
 
@@ -38,10 +40,14 @@ class EnvironmentSettings:
         log_format: ``AGL_LOG_FORMAT``; ``auto`` when unset or empty.
         multiproc_dir: ``PROMETHEUS_MULTIPROC_DIR`` as it was given; ``None`` when unset, the empty
             string when set to nothing (``prometheus_client`` takes that as set, too).
+        tls_cert: ``AGL_TLS_CERT``, what ``agl store --tls-cert`` is when it is not given.
+        tls_key: ``AGL_TLS_KEY``, likewise.
     """
 
     log_format: LogFormat = "auto"
     multiproc_dir: str | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +127,13 @@ def load_environment(environ: Mapping[str, str] | None = None) -> EnvironmentSet
     return EnvironmentSettings(
         log_format=log_format,
         multiproc_dir=source.get(MULTIPROC_DIR_VARIABLE),
+        tls_cert=_path(source.get(TLS_CERT_VARIABLE)),
+        tls_key=_path(source.get(TLS_KEY_VARIABLE)),
     )
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
 
 
 def process_environment() -> dict[str, str]:

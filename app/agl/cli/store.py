@@ -76,6 +76,9 @@ def parse(argv: list[str], prog: str) -> StoreSettings:
         UsageError: An option that does not exist, or values that make no sense together.
     """
     options = _parser(prog).parse_args(argv)
+    if options.tls_cert is None and options.tls_key is None:
+        environment = load_environment()
+        options.tls_cert, options.tls_key = environment.tls_cert, environment.tls_key
     settings = StoreSettings(
         host=options.host,
         port=options.port,
@@ -330,7 +333,8 @@ def _add_tls_and_limits(parser: argparse.ArgumentParser) -> None:
         "--tls-cert",
         type=Path,
         metavar="FILE",
-        help="PEM file with the certificate chain; serves HTTPS only (default: plain HTTP)",
+        help="PEM file with the certificate chain; serves HTTPS only (default: AGL_TLS_CERT and "
+        "AGL_TLS_KEY in the environment, or plain HTTP)",
     )
     add(
         "--tls-key",
