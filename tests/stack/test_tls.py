@@ -20,7 +20,6 @@ VARIABLES = {
     "AGL_PORT": "15847",
     "AGL_SUBNET": "172.31.247.0/24",
     "AGL_GATEWAY": "172.31.247.1",
-    "AGL_BIND": "172.31.247.1",
     "AGL_TLS_CERT": "./secrets/tls-cert.pem",
     "AGL_TLS_KEY": "./secrets/tls-key.pem",
 }
@@ -45,25 +44,21 @@ def make_certificate(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
     command += ["-nodes", "-keyout", "tls-key.pem", "-out", "tls-cert.pem", "-days", "2"]
-    command += ["-subj", "/CN=store", "-addext", f"subjectAltName=IP:{VARIABLES['AGL_BIND']}"]
+    command += ["-subj", "/CN=store", "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=60)
     (folder / "tls-key.pem").chmod(0o600)
 
 
 def test_the_store_is_served_over_https(secure: Stack) -> None:
     said = secure.script("up", "store", "--yes")
-    address = f"{VARIABLES['AGL_BIND']}:{VARIABLES['AGL_PORT']}"
+    address = f"127.0.0.1:{VARIABLES['AGL_PORT']}"
     assert f"https://{address}" in said
-    token = said.partition("https://agl:")[2].partition("@")[0]
-    assert token
-
     trusting = ssl.create_default_context(
         cafile=secure.root / "compose" / "secrets" / "tls-cert.pem"
     )
     with httpx.Client(base_url=f"https://{address}", verify=trusting, timeout=60) as http:
         assert http.get("/v1/agl/health").json()["status"] == "ok"
-        assert http.get("/v1/agl/statistics").status_code == 401
-        assert http.get("/v1/agl/statistics", auth=("agl", token)).status_code == 200
+        assert http.get("/v1/agl/statistics").json()["total_rollouts"] == 0
     with pytest.raises(httpx.HTTPError):
         httpx.get(f"http://{address}/v1/agl/health", timeout=60)
 

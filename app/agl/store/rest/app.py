@@ -102,6 +102,8 @@ def create_app(
         _layers(index, service, cors_allow_origins, tracker, api_token, debug_errors),
         title="LightningStore Server",
         version=__version__,
+        docs_url=None,
+        redoc_url=None,
         redirect_slashes=False,
         lifespan=_lifespan(store, service, tracker),
     )
