@@ -143,14 +143,21 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-@pytest.fixture(scope="session", params=[server_name()])
-def mongo_server(request: pytest.FixtureRequest) -> Iterator[MongoServer]:
-    """One server for all tests of this process."""
-    name: str = request.param
+@contextmanager
+def any_server() -> Iterator[MongoServer]:
+    """The server to test against; a stand-in is started for as long as the context lasts."""
+    name = server_name()
     if name == "mongod":
         yield MongoServer(name, os.environ["AGL_TEST_MONGO_URI"])
         return
     with running_stand_in(name) as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=[server_name()])
+def mongo_server(request: pytest.FixtureRequest) -> Iterator[MongoServer]:
+    """One server for all tests of this process."""
+    with any_server() as server:
         yield server
 
 

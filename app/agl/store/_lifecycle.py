@@ -130,9 +130,9 @@ class LifecycleOperations(StoreCore[CollectionsT]):
         status: RolloutStatus,
     ) -> list[Rollout]:
         if any(request["resources_id"] is None for request in requests):
-            latest = await self._latest_resources(c)
-            if latest is not None:
-                requests = [_with_resources(request, latest.resources_id) for request in requests]
+            latest_id = await self._default_resources_id(c, many=len(requests) > 1)
+            if latest_id is not None:
+                requests = [_with_resources(request, latest_id) for request in requests]
         rollouts = [new_rollout(status, plan.now, **request) for request in requests]
         plan.writes.new_rollouts.extend(rollouts)
         return rollouts

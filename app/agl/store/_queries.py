@@ -198,11 +198,17 @@ class RecordOperations(StoreCore[CollectionsT]):
                 version=1 if stored is None else stored.version + 1,
                 resources=owned,
             )
-            await c.resources.upsert([update])
+            await self._store_resources(c, update, stored)
             self._resources_written(update)
             return update
 
         return await self._write_section(work, ("resources",))
+
+    async def _store_resources(
+        self, c: CollectionsT, update: ResourcesUpdate, stored: ResourcesUpdate | None
+    ) -> None:
+        """Write resources; ``stored`` is what they replace."""
+        await c.resources.upsert([update])
 
     def _resources_written(self, update: ResourcesUpdate) -> None:
         """Called inside the section, after resources were written; backends add to it."""

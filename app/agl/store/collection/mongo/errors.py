@@ -35,7 +35,7 @@ DUPLICATE_KEY = 11000
 MOST_DOCUMENT_BYTES = 16 * 1024 * 1024
 TRANSIENT = "TransientTransactionError"
 
-_TOO_LARGE = frozenset((10334, 17280, 17419, 17420))
+TOO_LARGE_CODES = frozenset((10334, 17280, 17419, 17420))
 _UNAUTHENTICATED = frozenset((18, 8000))
 _FORBIDDEN = frozenset((13,))
 _PASSING = frozenset(
@@ -128,14 +128,19 @@ def too_large(what: str, size: int) -> TooLargeError:
     )
 
 
+def limit_exceeded() -> str:
+    """What to say of a document that the server found too large."""
+    limit = MOST_DOCUMENT_BYTES // (1024 * 1024)
+    return f"The document is larger than the database's limit of {limit} MiB"
+
+
 def translate(error: PyMongoError) -> AglError:
     """Our error for one of the driver's. The text names the cause, no address and no secret."""
     code = error_code(error)
     if is_duplicate_key(error):
         return DuplicatedPrimaryKeyError("An item with this primary key is already stored")
-    if isinstance(error, DocumentTooLarge) or code in _TOO_LARGE:
-        limit = MOST_DOCUMENT_BYTES // (1024 * 1024)
-        return TooLargeError(f"The document is larger than the database's limit of {limit} MiB")
+    if isinstance(error, DocumentTooLarge) or code in TOO_LARGE_CODES:
+        return TooLargeError(limit_exceeded())
     if code in _UNAUTHENTICATED:
         return BackendError("MongoDB refused the user or password; check the Mongo URI")
     if code in _FORBIDDEN:
