@@ -47,11 +47,9 @@ def unique(*fields: str) -> Index:
 def ordered(*fields: str) -> Index:
     """For pages: equal values in the order of insertion; ``-name`` is descending."""
     keys = [(field.lstrip("-"), -1 if field.startswith("-") else 1) for field in fields]
-    names = [
-        "partition",
-        *(f"{field.lstrip('-')}_desc" if field[0] == "-" else field for field in fields),
-    ]
-    return Index("_".join([*names, "order"]), (("partition_id", 1), *keys, ("_id", 1)))
+    names = [name if direction == 1 else f"{name}_desc" for name, direction in keys]
+    name = "_".join(["partition", *names, "order"])
+    return Index(name, (("partition_id", 1), *keys, ("_id", 1)))
 
 
 def lookup(*fields: str) -> Index:
@@ -73,9 +71,7 @@ INDEXES: Mapping[str, tuple[Index, ...]] = {
     ),
     "attempts": (
         unique("rollout_id", "attempt_id"),
-        ordered(),
         ordered("rollout_id", "sequence_id"),
-        ordered("rollout_id", "-sequence_id"),
     ),
     "spans": (
         unique("rollout_id", "attempt_id", "span_id"),
@@ -108,7 +104,7 @@ OBSOLETE: Mapping[str, tuple[str, ...]] = {
     "resources": ("idx_u_p_d_a_t_e___t_i_m_e",),
     "workers": ("idx_s_t_a_t_u_s",),
 }
-"""Indexes of 0.3 without ``partition_id`` or on single letters: they cost writes, serve no query."""
+"""Indexes of 0.3 without ``partition_id`` or on single letters: they cost writes for nothing."""
 
 
 def indexes_for(
