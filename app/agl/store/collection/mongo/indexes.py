@@ -75,7 +75,6 @@ INDEXES: Mapping[str, tuple[Index, ...]] = {
     ),
     "spans": (
         unique("rollout_id", "attempt_id", "span_id"),
-        ordered(),
         ordered("rollout_id", "sequence_id"),
         ordered("rollout_id", "attempt_id", "sequence_id"),
     ),
