@@ -20,7 +20,7 @@ from agl.store.collection.mongo.query import (
     Filter,
     SortKeys,
     field_kind,
-    names_few_keys,
+    number_of_keys,
     sort_keys,
     translate,
     with_condition,
@@ -29,6 +29,9 @@ from agl.store.collection.query import Order, Predicate, Query, sort_items, wind
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Document = dict[str, Any]
+
+_MOST_KEYS = 200
+"""Documents found by as many primary keys are sorted here instead of on the server."""
 
 
 class Found(NamedTuple, Generic[ModelT]):
@@ -69,20 +72,21 @@ class Source(Generic[ModelT]):
 
     async def first(self, query: Query, order: tuple[str, Order] | None) -> ModelT | None:
         """The first item of the first page."""
-        if order is not None or translate(query, self.item_type, self.partition_id).rest:
-            found = await self.page(query, order, 1, 0)
-            return next(iter(found.items), None)
         wanted = translate(query, self.item_type, self.partition_id)
         if wanted.filter is None:
             return None
-        keyed = names_few_keys(query, self.primary_keys)
-        found = await self.find(wanted.filter, None if keyed else INSERTION_ORDER, 0, 1)
-        return self.build(found[0]) if found else None
+        keys = number_of_keys(query, self.primary_keys)
+        if order is not None or wanted.rest is not None or keys not in (None, 1):
+            found = await self.page(query, order, 1, 0)
+            return next(iter(found.items), None)
+        documents = await self.find(wanted.filter, None if keys else INSERTION_ORDER, 0, 1)
+        return self.build(documents[0]) if documents else None
 
     def _is_decided_here(self, query: Query, order: tuple[str, Order] | None) -> bool:
         if order is not None and field_kind(self.item_type, order[0]).holds == "other":
             return True
-        return names_few_keys(query, self.primary_keys)
+        keys = number_of_keys(query, self.primary_keys)
+        return keys is not None and keys <= _MOST_KEYS
 
     async def _all(self, filter: Filter, rest: Predicate | None) -> list[ModelT]:
         """All that match, in insertion order; sorted here, so that the server picks any index."""

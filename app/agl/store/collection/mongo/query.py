@@ -12,7 +12,7 @@ import re
 import types
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any, Literal, NamedTuple, TypeAlias, Union, cast, get_args, get_origin
+from typing import Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -23,7 +23,6 @@ SortKeys: TypeAlias = list[tuple[str, int]]
 
 INSERTION_ORDER: SortKeys = [("_id", 1)]
 _INT64 = range(-(2**63), 2**63)
-_MOST_KEYS = 200
 
 
 Holds = Literal["text", "number", "other"]
@@ -176,12 +175,15 @@ def sort_keys(name: str, order: Order) -> SortKeys:
     return [(name, 1 if order == "asc" else -1), ("_id", 1)]
 
 
-def names_few_keys(query: Query, primary_keys: Sequence[str]) -> bool:
-    """Whether the conditions leave at most a few hundred items, found by their primary keys."""
-    found = {key: _number_of_values(query.required, key) for key in primary_keys}
-    if any(count is None for count in found.values()):
-        return False
-    return math.prod(cast("Iterable[int]", found.values())) <= _MOST_KEYS
+def number_of_keys(query: Query, primary_keys: Sequence[str]) -> int | None:
+    """How many primary keys the conditions name at most; ``None`` if they name no whole keys."""
+    product = 1
+    for key in primary_keys:
+        count = _number_of_values(query.required, key)
+        if count is None:
+            return None
+        product *= count
+    return product
 
 
 def _number_of_values(conditions: Iterable[Condition], field: str) -> int | None:
