@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Literal, TypeVar
 
-from agl.errors import DuplicatedPrimaryKeyError, StoreError
+from agl.errors import BackendError, DuplicatedPrimaryKeyError, StoreError
 from agl.store import rules
 from agl.store._core import LIFECYCLE, CollectionsT, Pair, StoreCore, unset_left_out
 from agl.store._plan import Plan, new_attempt, new_rollout
@@ -299,6 +299,8 @@ class LifecycleOperations(StoreCore[CollectionsT]):
             return await self._update_attempt(
                 c, update.rollout_id, update.attempt_id, update.changes()
             )
+        except BackendError:
+            raise
         except StoreError as error:
             return error
 

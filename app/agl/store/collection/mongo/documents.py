@@ -27,6 +27,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 
 from agl.errors import BackendError, InvalidRequestError
 from agl.store.collection.mongo.errors import MOST_DOCUMENT_BYTES, too_large
+from agl.store.collection.mongo.query import field_kind
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -37,6 +38,7 @@ WRAPPED_KEY = "agl$wrapped"
 
 _OWN_KEYS = frozenset(("_id", "partition_id", EXTRAS_KEY, WRAPPED_KEY))
 _DEEPEST = 80
+_MOST_SHOWN_PARTS = 10
 _INT64 = range(-(2**63), 2**63)
 _PLAIN = frozenset((float, bool, type(None), bytes))
 
@@ -47,6 +49,13 @@ class _UnstorableError(Exception):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         self.place: list[str] = []
+
+    def refusal(self, where: str) -> InvalidRequestError:
+        """The error for the caller, which names the place under ``where``."""
+        parts = [where, *reversed(self.place)]
+        if len(parts) > _MOST_SHOWN_PARTS:
+            parts[_MOST_SHOWN_PARTS:] = ["..."]
+        return InvalidRequestError(f"{'.'.join(parts)}: {self.reason}")
 
 
 class _Encoder:
@@ -133,25 +142,30 @@ def _json_text(value: Any) -> str:
     return text
 
 
-def _encoded(values: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+def _dumped(item: BaseModel, fields: set[str] | None = None) -> dict[str, Any]:
+    try:
+        return item.model_dump(include=fields, warnings=False)
+    except (PydanticSerializationError, ValueError) as error:
+        raise InvalidRequestError(f"{type(item).__name__} cannot be stored: {error}") from None
+
+
+def _encoded(values: Mapping[str, Any], item_type: type[BaseModel]) -> dict[str, Any]:
     encoder = _Encoder()
-    try:
-        return {name: _field(encoder, name, value) for name, value in values.items()}, (
-            encoder.wrapped
-        )
-    except _UnstorableError as error:
-        place = ".".join(reversed(error.place))
-        raise InvalidRequestError(f"{place}: {error.reason}") from None
+    document: dict[str, Any] = {}
+    for name, value in values.items():
+        try:
+            if type(value) is int and value not in _INT64 and _is_number(item_type, name):
+                raise _UnstorableError("an integer beyond 64 bits cannot be stored in this field")
+            document[name] = encoder.encode(value, 1)
+        except _UnstorableError as error:
+            raise error.refusal(name) from None
+    if encoder.wrapped:
+        document[WRAPPED_KEY] = True
+    return document
 
 
-def _field(encoder: _Encoder, name: str, value: Any) -> Any:
-    try:
-        if type(value) is int and value not in _INT64:
-            raise _UnstorableError("an integer beyond 64 bits cannot be stored in this field")
-        return encoder.encode(value, 1)
-    except _UnstorableError as error:
-        error.place.append(name)
-        raise
+def _is_number(item_type: type[BaseModel], name: str) -> bool:
+    return field_kind(item_type, name).holds == "number"
 
 
 def encode_value(value: Any, where: str) -> Any:
@@ -164,8 +178,7 @@ def encode_value(value: Any, where: str) -> Any:
     try:
         return encoder.encode(value, 1)
     except _UnstorableError as error:
-        place = ".".join([where, *reversed(error.place)])
-        raise InvalidRequestError(f"{place}: {error.reason}") from None
+        raise error.refusal(where) from None
 
 
 def decode_value(value: Any) -> Any:
@@ -191,15 +204,13 @@ def model_fields(item: BaseModel) -> dict[str, Any]:
     Raises:
         InvalidRequestError: a value cannot be stored; the message names it.
     """
-    values = item.model_dump(warnings=False)
+    values = _dumped(item)
     extras: dict[str, Any] | None = None
     if item.model_extra:
         extras = {name: values.pop(name) for name in item.model_extra if not _is_top_name(name)}
-    document, wrapped = _encoded(values)
+    document = _encoded(values, type(item))
     if extras:
         document[EXTRAS_KEY] = encode_value(extras, type(item).__name__)
-        wrapped = True
-    if wrapped:
         document[WRAPPED_KEY] = True
     return document
 
@@ -213,11 +224,7 @@ def some_fields(item: BaseModel, fields: Sequence[str]) -> dict[str, Any]:
     unknown = [name for name in fields if name not in _declared(type(item))]
     if unknown:
         raise InvalidRequestError(f"{type(item).__name__} has no field {unknown[0]!r} to update")
-    values = item.model_dump(include=set(fields), warnings=False)
-    document, wrapped = _encoded(values)
-    if wrapped:
-        document[WRAPPED_KEY] = True
-    return document
+    return _encoded(_dumped(item, set(fields)), type(item))
 
 
 def _is_top_name(name: str) -> bool:

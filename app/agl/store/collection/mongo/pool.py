@@ -12,7 +12,8 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 from weakref import WeakKeyDictionary
 
-from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.codec_options import CodecOptions, DatetimeConversion, TypeDecoder, TypeRegistry
+from bson.int64 import Int64
 from pymongo import AsyncMongoClient
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
@@ -40,8 +41,20 @@ _DEFAULTS: Mapping[str, Any] = {
 }
 """Unless the URI or ``mongo_client_kwargs`` say otherwise. Times in milliseconds."""
 
+
+class _PlainIntegers(TypeDecoder):
+    """The driver marks integers of 64 bits by a class of its own, which nobody here wants."""
+
+    bson_type = Int64  # type: ignore[assignment] # a property in the base
+
+    def transform_bson(self, value: Any) -> int:
+        return int(value)
+
+
 _CODEC: CodecOptions[Document] = CodecOptions(
-    document_class=dict, datetime_conversion=DatetimeConversion.DATETIME_AUTO
+    document_class=dict,
+    datetime_conversion=DatetimeConversion.DATETIME_AUTO,
+    type_registry=TypeRegistry([_PlainIntegers()]),
 )
 
 
