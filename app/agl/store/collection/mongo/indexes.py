@@ -65,7 +65,7 @@ INDEXES: Mapping[str, tuple[Index, ...]] = {
         ordered("status"),
         ordered("start_time"),
         ordered("-start_time"),
-        ordered("queued_at"),
+        ordered("status", "queued_at"),
         lookup("end_time"),
         lookup("deadline"),
     ),
@@ -93,6 +93,8 @@ INDEXES: Mapping[str, tuple[Index, ...]] = {
         lookup("value"),
     ),
     "span_sequence_ids": (unique("key"),),
+    "counters": (lookup("seen"),),
+    "state": (),
 }
 """What each collection of a store needs, by its name."""
 

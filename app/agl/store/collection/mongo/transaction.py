@@ -69,7 +69,7 @@ async def _once(
     metrics: DriverMetrics | None,
     deadline: float,
 ) -> R:
-    concern = ReadConcern("snapshot" if snapshot else "local")
+    concern = ReadConcern("snapshot" if snapshot else None)
     await session.start_transaction(concern, _WRITES, ReadPreference.PRIMARY)
     try:
         result = await work(session)
