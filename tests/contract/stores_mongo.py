@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import mongo
+import stores_http
 
 from agl.store.base import LightningStore
 from agl.store.mongo import MongoLightningStore
@@ -50,4 +51,17 @@ async def mongo_tracked(**options: Any) -> AsyncIterator[LightningStore]:
         yield store
 
 
-FACTORIES = {"mongo": mongo_store, "mongo-tracked": mongo_tracked}
+@asynccontextmanager
+async def mongo_client(**options: Any) -> AsyncIterator[LightningStore]:
+    """A client of a server in another thread, whose store has an event loop of its own."""
+    switch, server = stores_http._shared_server("asyncio")
+    async with new_store(**options) as store, stores_http._client(server) as client:
+        switch.inner = store
+        yield client
+
+
+FACTORIES = {
+    "mongo": mongo_store,
+    "mongo-tracked": mongo_tracked,
+    "mongo-client": mongo_client,
+}

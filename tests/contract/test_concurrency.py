@@ -19,12 +19,13 @@ from crowd import crowd
 
 from agl.store.base import LightningStore
 from agl.store.collection_based import CollectionBasedLightningStore
+from agl.store.mongo import MongoLightningStore
 from agl.store.rest.client import LightningStoreClient
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 
 R = TypeVar("R")
 
-KINDS = ["memory-thread-safe", "threaded", "client-thread", "client-asyncio"]
+KINDS = ["memory-thread-safe", "threaded", "client-thread", "client-asyncio", "mongo"]
 
 
 class Crowded:
@@ -52,6 +53,8 @@ class Crowded:
     async def _leave(self) -> None:
         if isinstance(self.store, LightningStoreClient):
             await self.store._transport.session().close()  # that of this event loop
+        if isinstance(self.store, MongoLightningStore):
+            await self.store.leave_loop()
 
 
 @pytest.fixture(params=KINDS)

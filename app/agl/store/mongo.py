@@ -106,11 +106,16 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
 
     async def close(self) -> None:
         """Close all connections; the store cannot be used any more."""
+        await self.leave_loop()
+        await self._pool.close()
+
+    async def leave_loop(self) -> None:
+        """Close what the running event loop holds, before it ends; other loops go on."""
         watcher = self._watchers.pop(asyncio.get_running_loop(), None)
         if watcher is not None:
             await watcher.close()
-        await self.collections.close()
-        await self._pool.close()
+        await self.collections.leave_loop()
+        await self._pool.close_here()
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:

@@ -279,9 +279,9 @@ class MongoLightningCollections(LightningCollections):
         )
         return [document["rollout_id"] for document in found]
 
-    async def close(self) -> None:
+    async def leave_loop(self) -> None:
         """Let what runs beside calls come to an end, in the running event loop."""
-        lane = self._lanes.get(asyncio.get_running_loop())
+        lane = self._lanes.pop(asyncio.get_running_loop(), None)
         if lane is not None:
             await lane.close()
 

@@ -115,11 +115,13 @@ class MongoBasedKeyValue(KeyValue[K, V], Generic[K, V]):
         where, session = self._where(key), self._place.session
         update = _stamped({operator: {"value": number}})
         after = ReturnDocument.AFTER
-        changed = await self._repeated(
-            lambda c: c.find_one_and_update(
-                where, update, upsert=True, return_document=after, session=session
+        changed: Document | None = None
+        while changed is None:  # two upserts of one key have met
+            changed = await self._repeated(
+                lambda c: c.find_one_and_update(
+                    where, update, upsert=True, return_document=after, session=session
+                )
             )
-        )
         return self._numeric(changed["value"])
 
     async def inc_many(self, amounts: Mapping[K, V]) -> Mapping[K, V]:

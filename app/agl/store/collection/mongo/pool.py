@@ -160,6 +160,13 @@ class MongoClientPool:
         """:meth:`collection`, as upstream spells it."""
         return self.collection(database_name, collection_name)
 
+    async def close_here(self) -> None:
+        """Close the client of the running event loop, if there is one; others go on."""
+        with self._mutex:
+            client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.close()
+
     async def close(self) -> None:
         """Close the clients of all event loops; failures are logged. Closing twice is harmless."""
         with self._mutex:
@@ -174,9 +181,14 @@ class MongoClientPool:
 
 
 async def _close_in(loop: asyncio.AbstractEventLoop, client: Client) -> None:
-    """Close a client in the loop it belongs to, if that still runs."""
-    if loop is asyncio.get_running_loop() or not loop.is_running():
+    """Close a client in the loop it belongs to; what a closed loop left behind is dropped."""
+    if loop is asyncio.get_running_loop():
         await client.close()
+        return
+    if loop.is_closed():
+        return
+    if not loop.is_running():
+        await asyncio.to_thread(loop.run_until_complete, client.close())
         return
     closing = asyncio.run_coroutine_threadsafe(client.close(), loop)
     await asyncio.wrap_future(closing)
