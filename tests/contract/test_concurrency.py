@@ -124,7 +124,9 @@ def test_span_numbers_are_given_once(crowded: Crowded) -> None:
         return [one, many[0]]
 
     given = sorted(number for pair in crowded.crowd(crowded.size, number) for number in pair)
-    assert given == list(range(1, len(given) + 1))
+    assert len(given) == len(set(given))
+    if not isinstance(store, MongoLightningStore):  # who meets others there may skip a number
+        assert given == list(range(1, len(given) + 1))
 
 
 def test_a_span_sent_by_all_is_stored_once(crowded: Crowded) -> None:

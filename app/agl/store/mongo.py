@@ -344,12 +344,14 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
 
 def _section(c: LightningCollections) -> Section:
     """What ``execute`` gives to its callback."""
-    assert isinstance(c, Section)
+    if not isinstance(c, Section):
+        raise TypeError(f"a section of a MongoDB store is needed, not {type(c).__name__}")
     return c
 
 
 def _views(c: LightningCollections) -> Section | MongoLightningCollections:
-    assert isinstance(c, Section | MongoLightningCollections)
+    if not isinstance(c, Section | MongoLightningCollections):
+        raise TypeError(f"collections in MongoDB are needed, not {type(c).__name__}")
     return c
 
 

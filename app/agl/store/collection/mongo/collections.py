@@ -95,22 +95,21 @@ class MongoLightningCollections(LightningCollections):
         )
         self._whole = Section(self, Call(), remembers=False)
         self._start_empty()
-        self.notes: dict[tuple[str, str], Note] = {}
         self._recorder = None if tracker is None else CollectionsRecorder(tracker)
 
     def _start_empty(self) -> None:
         self._mutex = threading.Lock()
         self._pid = os.getpid()
         self._lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, Lane] = WeakKeyDictionary()
+        self.notes: dict[tuple[str, str], Note] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        for name in ("_mutex", "_pid", "_lanes"):
-            del state[name]
-        return {**state, "notes": {}}
+        left_out = ("_mutex", "_pid", "_lanes", "notes")
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        for name, value in state.items():
+            setattr(self, name, value)
         self._start_empty()
 
     def lane_now(self) -> Lane:

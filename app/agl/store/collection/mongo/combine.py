@@ -263,7 +263,7 @@ class Combiner:
             BackendError: the server refused, or could not be reached for half a minute.
         """
         outcomes: dict[int, Outcome] = {}
-        left = list(range(len(writes)))
+        left: list[int] = list(range(len(writes)))
         retry = Patience()
         while left:
             try:
@@ -292,7 +292,9 @@ class Combiner:
         if not self.by_collection:
             try:
                 return await self._over_collections(writes, again=again)
-            except InvalidOperation:
+            except InvalidOperation as error:
+                if not _is_too_old(error):
+                    raise
                 logger.info("MongoDB before 8.0: one bulk for each collection")
                 self.by_collection = True
         return await self._by_collection(writes, again=again)
@@ -303,13 +305,14 @@ class Combiner:
         *,
         again: bool,
     ) -> list[Outcome]:
+        client: Any = self._client
         models = [w.model(f"{self._database_name}.{w.collection}", again=again) for w in writes]
         try:
-            result: Any = await self._client.bulk_write(models, ordered=False, verbose_results=True)
+            result: Any = await client.bulk_write(models, ordered=False, verbose_results=True)
             errors: Sequence[Mapping[str, Any]] = ()
         except ClientBulkWriteException as failure:
             _raise_if_unclear(failure)
-            result, errors = failure.partial_result, failure.write_errors
+            result, errors = failure.partial_result, write_errors(failure)
         found = [Outcome()] * len(writes)
         for i, one in getattr(result, "update_results", {}).items():
             upserted = one.upserted_id is not None
@@ -372,12 +375,15 @@ class Combiner:
             PyMongoError: as the driver raises it, for whoever runs the transaction.
         """
         if not self.by_collection:
+            client: Any = self._client
             models = [w.model(f"{self._database_name}.{w.collection}", again=False) for w in writes]
             try:
-                result: Any = await self._client.bulk_write(
+                result: Any = await client.bulk_write(
                     models, ordered=True, verbose_results=True, session=session
                 )
-            except InvalidOperation:
+            except InvalidOperation as error:
+                if not _is_too_old(error):
+                    raise
                 self.by_collection = True
             else:
                 found = [Outcome(inserted=True)] * len(writes)
@@ -474,6 +480,11 @@ def _sum(submissions: Sequence[Submission]) -> dict[str, int]:
         for name, number in submission.delta.items():
             total[name] = total.get(name, 0) + number
     return {name: number for name, number in total.items() if number}
+
+
+def _is_too_old(error: InvalidOperation) -> bool:
+    """Whether the server knows no bulk over several collections; else the client is closed."""
+    return "8.0" in str(error)
 
 
 def _raise_if_unclear(failure: ClientBulkWriteException) -> None:

@@ -6,7 +6,7 @@ matches only the version that was read and writes absolute values, so it can be 
 =================  =============================================================================
 ``attempts``       documents of the attempts, in the order in which they were started; never
                    shortened, so the place of an attempt is its name
-``queued_at``      when it entered the queue last; its place there while its status is one of waiting
+``queued_at``      when it entered the queue last: its place there, while its status is waiting
 ``deadline``       when the watchdog has to look at it, or null
 ``version``        token of the last decision; heartbeats do not change it
 ``previous``       tokens before it, by which a decision sent twice is recognised

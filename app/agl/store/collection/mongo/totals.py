@@ -271,8 +271,8 @@ class Reconciler:
 
     async def _count(self) -> dict[str, int]:
         mine = {"$match": {"partition_id": self._partition_id}}
-        size = {"$size": {"$ifNull": ["$attempts", []]}}
-        group = {"_id": "$status", "n": {"$sum": 1}, "attempts": {"$sum": size}}
+        size: Mapping[str, Any] = {"$size": {"$ifNull": ["$attempts", []]}}
+        group: Mapping[str, Any] = {"_id": "$status", "n": {"$sum": 1}, "attempts": {"$sum": size}}
         cursor = await self._database["rollouts"].aggregate([mine, {"$group": group}])
         rows = await cursor.to_list()
         truth = {f"rollouts:{row['_id']}": row["n"] for row in rows}

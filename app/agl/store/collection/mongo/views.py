@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -39,10 +39,10 @@ class _RootSource(Source[Rollout]):
 
     lane: Lane | None = None
 
-    async def count(self, filter: Mapping[str, Any]) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+    async def count(self, filter: dict[str, Any]) -> int:
         statuses = _statuses_asked(filter)
         if self.lane is None or statuses is None:
-            return await Source.count(self, dict(filter))
+            return await super().count(filter)
         totals = await self.lane.totals.read_counters(self.lane.database)
         return sum(
             number
@@ -55,9 +55,9 @@ def _statuses_asked(filter: Mapping[str, Any]) -> set[str] | None:
     """The statuses of a filter that has no other condition; an empty set for all."""
     if filter.keys() - {"partition_id", "status"}:
         return None
-    asked = filter.get("status")
-    if asked is None:
+    if "status" not in filter:
         return set()
+    asked = filter["status"]
     if isinstance(asked, str):
         return {asked}
     if isinstance(asked, Mapping) and set(cast("Mapping[str, Any]", asked)) == {"$in"}:
@@ -109,7 +109,9 @@ class RootView(Collection[Rollout]):
         found = await self.query(filter, sort, 1)
         return next(iter(found.items), None)
 
-    async def _found(self, read: Any) -> Found[Rollout]:
+    async def _found(
+        self, read: Callable[[Source[Rollout]], Awaitable[Found[Rollout]]]
+    ) -> Found[Rollout]:
         section, lane = self._section, await self._section.lane()
         documents: dict[str, dict[str, Any]] = {}
 

@@ -57,18 +57,22 @@ class FinishWatcher:
         self._awaited = awaited
         self._task: asyncio.Task[None] | None = None
         self._waiting = 0
+        self._wanted = asyncio.Event()
         self.streams = True
         """Whether the server has change streams, as far as is known."""
 
     def enter(self) -> None:
         """Somebody waits."""
         self._waiting += 1
+        self._wanted.set()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def leave(self) -> None:
         """Somebody does not wait any more."""
         self._waiting -= 1
+        if not self._waiting:
+            self._wanted.clear()
 
     async def close(self) -> None:
         """Stop watching."""
@@ -98,11 +102,12 @@ class FinishWatcher:
 
     async def _is_wanted(self) -> bool:
         """Whether somebody waits, or will within a moment."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + LINGER_SECONDS
-        while not self._waiting and loop.time() < until:
-            await asyncio.sleep(POLL_SECONDS)
-        return self._waiting > 0
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                await self._wanted.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _follow(self) -> None:
         mine = {
