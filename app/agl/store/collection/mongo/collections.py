@@ -31,11 +31,12 @@ from agl.store.collection.mongo.collection import MongoBasedCollection
 from agl.store.collection.mongo.errors import translate
 from agl.store.collection.mongo.indexes import INDEXES, ensure_collection
 from agl.store.collection.mongo.key_value import MongoBasedKeyValue
-from agl.store.collection.mongo.lane import ConflictError, Lane, conflict_pause
+from agl.store.collection.mongo.lane import STATE, ConflictError, Lane, conflict_pause
 from agl.store.collection.mongo.loader import roots_of
 from agl.store.collection.mongo.pool import MongoClientPool
 from agl.store.collection.mongo.roots import LIGHT, ROLLOUTS, Root
 from agl.store.collection.mongo.section_writes import Call, SectionWrites
+from agl.store.collection.mongo.totals import COUNTERS
 from agl.store.collection.mongo.views import AttemptView, QueueView, RootView
 from agl.store.collection.writes import WriteBatch
 from agl.types import RUNNING_STATUSES, ResourcesUpdate, Span, Worker
@@ -148,9 +149,13 @@ class MongoLightningCollections(LightningCollections):
             BackendError: the database refused, or cannot be reached.
         """
         database = self.pool.database(self.database_name)
-        names = [name for name in INDEXES if name not in ("attempts", "rollout_queue")]
+        generic = (self._spans, self._resources, self._workers, self._numbers)
+        ours = (ROLLOUTS, COUNTERS, STATE)
         try:
-            await asyncio.gather(*(ensure_collection(database, n, INDEXES[n]) for n in names))
+            await asyncio.gather(
+                *(ensure_collection(database, name, INDEXES[name]) for name in ours),
+                *(collection.ensure_collection() for collection in generic),
+            )
         except PyMongoError as error:
             raise translate(error) from error
 
