@@ -143,8 +143,6 @@ QUESTIONS: list[tuple[str, Any, Any]] = [
     ),
     ("rollouts", None, BY_START),
     ("rollouts", None, LATEST_START),
-    ("rollouts", {"status": {"within": ["failed"]}}, LATEST_START),
-    ("rollouts", {"status": {"within": ["failed", "queuing"]}}, BY_START),
     ("rollouts", OF_ROLLOUT, None),
     ("spans", {"_must": OF_ROLLOUT}, BY_SEQUENCE),
     ("spans", {"_must": OF_ATTEMPT}, BY_SEQUENCE),
@@ -169,6 +167,16 @@ QUESTIONS: list[tuple[str, Any, Any]] = [
     ("workers", {"worker_id": {"contains": "1"}}, None),
     ("workers", {"worker_id": {"exact": "w-1"}}, None),
 ]
+
+FREELY_SORTED: list[tuple[str, Any, Any]] = [
+    ("rollouts", {"status": {"within": ["failed"]}}, LATEST_START),
+    ("rollouts", {"status": {"within": ["failed", "queuing"]}}, BY_START),
+    ("rollouts", None, {"name": "end_time", "order": "desc"}),
+    ("rollouts", None, {"name": "mode", "order": "asc"}),
+    ("spans", {"_must": OF_ATTEMPT}, {"name": "start_time", "order": "desc"}),
+    ("workers", None, {"name": "last_busy_time", "order": "asc"}),
+]
+"""Orders that a client may ask for and no index serves: every one would cost all writes."""
 
 
 class Stored:
@@ -207,7 +215,12 @@ async def stored(
     return stored
 
 
-async def check_plans(pool: MongoClientPool, database: str, commands: list[Command]) -> None:
+async def check_plans(
+    pool: MongoClientPool,
+    database: str,
+    commands: list[Command],
+    refused: frozenset[str] = frozenset(("COLLSCAN", "SORT")),
+) -> None:
     assert commands
     for command in commands:
         what = {"explain": command, "verbosity": "queryPlanner"}
@@ -216,7 +229,7 @@ async def check_plans(pool: MongoClientPool, database: str, commands: list[Comma
         found = {stage for plan in plans for stage in stages(plan)}
         assert plans
         assert found, explained
-        assert not found & {"COLLSCAN", "SORT"}, (command, plans)
+        assert not found & refused, (command, plans)
 
 
 async def test_no_question_scans_a_collection_or_sorts_on_the_server(
@@ -232,6 +245,20 @@ async def test_no_question_scans_a_collection_or_sorts_on_the_server(
             await collection.query(filter, sort, *window)
         await collection.get(filter, sort)
         await check_plans(pool, mongo_database, list(recorded.commands))
+
+
+async def test_orders_without_an_index_stay_within_what_an_index_finds(
+    pool: MongoClientPool,
+    mongo_database: str,  # noqa: F811
+    recorded: Recorded,
+    stored: Stored,
+) -> None:
+    for name, filter, sort in FREELY_SORTED:
+        collection: MongoBasedCollection[Any] = getattr(stored, name)
+        recorded.commands.clear()
+        await collection.query(filter, sort, 5, 3)
+        commands = list(recorded.commands)
+        await check_plans(pool, mongo_database, commands, frozenset(("COLLSCAN",)))
 
 
 async def test_neither_do_queues_and_mappings(
