@@ -272,9 +272,10 @@ class MongoBasedCollection(Collection[T], Generic[T]):
                 where, document, return_document=after, session=session
             )
         elif fields:
-            change = {"$set": some_fields(item, fields)}
+            changed = some_fields(item, fields)
+            sealed(changed, self._what(item))
             found = await collection.find_one_and_update(
-                where, change, return_document=after, session=session
+                where, {"$set": changed}, return_document=after, session=session
             )
         else:
             found = await collection.find_one(where, session=session)

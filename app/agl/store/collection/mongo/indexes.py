@@ -1,8 +1,9 @@
 """Every index of every collection, and those of 0.3 that are in the way.
 
 All begin with ``partition_id``. Those for pages end with ``_id``, the order of insertion, so that
-no page is sorted on the server. Keys that 0.3 made unique keep its names, so its data needs no
-second copy of them.
+no page in the orders that the store uses is sorted on the server. In others (a status together
+with a time, any other field) the server sorts what an index finds. Keys that 0.3 made unique keep
+its names, so its data needs no second copy of them.
 """
 
 from __future__ import annotations
