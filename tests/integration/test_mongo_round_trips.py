@@ -233,6 +233,8 @@ async def test_no_command_of_the_store_scans_or_sorts(
     looked_at: set[str] = set()
     for command in list(commands.sent):
         for question in _questions(command, mongo_database):
+            if next(iter(question.values())) == "attempts":
+                continue  # only 0.3 had that collection; whether there is anything in it
             if next(iter(question)) == "aggregate" and question["aggregate"] != "counters":
                 continue  # counts of the whole partition, beside calls
             plan = await database.command({"explain": question, "verbosity": "queryPlanner"})

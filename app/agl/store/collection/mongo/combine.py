@@ -170,6 +170,7 @@ class Gathering(Generic[Q, A]):
         try:
             while self._waiting:
                 await self._next()
+                await asyncio.sleep(0)  # those answered may ask, or give back, before the next
         finally:
             self._running = None
             for _, answer in self._waiting:  # only when this task was cancelled
