@@ -100,25 +100,29 @@ async def settled_statistics(store: MongoLightningStore) -> dict[str, Any]:
 # Several processes
 
 
-async def test_processes_claim_each_rollout_once(opened: Opened) -> None:
-    store = await opened()
-    requests = [EnqueueRolloutRequest(input=n) for n in range(120)]
-    ids = [one.rollout_id for one in await store.enqueue_many_rollouts(requests)]
-    arguments = [opened.uri, opened.database, PARTITION]
-    path = os.pathsep.join(str(WORKER.parents[1] / part) for part in ("support", "lab"))
+def ready_workers(opened: Opened, count: int) -> list[subprocess.Popen[str]]:
+    """Processes that wait for a line before they claim all they can get."""
     workers = [
         subprocess.Popen(
-            [sys.executable, WORKER, *arguments, f"p{number}"],
+            [sys.executable, WORKER, opened.uri, opened.database, PARTITION, f"p{number}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": str(WORKER.parent)},
         )
-        for number in range(4)
+        for number in range(count)
     ]
     for worker in workers:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "ready\n"
+    return workers
+
+
+async def test_processes_claim_each_rollout_once(opened: Opened) -> None:
+    store = await opened()
+    requests = [EnqueueRolloutRequest(input=n) for n in range(120)]
+    ids = [one.rollout_id for one in await store.enqueue_many_rollouts(requests)]
+    workers = ready_workers(opened, 4)
     outputs = await asyncio.gather(
         *(asyncio.to_thread(worker.communicate, "go\n", PATIENCE_SECONDS) for worker in workers)
     )
