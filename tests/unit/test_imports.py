@@ -48,6 +48,16 @@ LAYERS = {
         "agl.errors",
         "agl.utils",
     ),
+    "agl.store.mongo": (
+        "agl.store.base",
+        "agl.store.rules",
+        "agl.store.operations",
+        "agl.store.collection_based",
+        "agl.store.collection",
+        "agl.types",
+        "agl.errors",
+        "agl.utils",
+    ),
     "agl.store.threading": (
         "agl.store.base",
         "agl.store.watchdog",
