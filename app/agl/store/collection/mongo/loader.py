@@ -23,6 +23,9 @@ LEGACY_ATTEMPTS = "attempts"
 MOST_READ = 1000
 """Documents asked for in one read."""
 
+BY_ID = [("partition_id", 1), ("rollout_id", 1)]
+"""The index to use: with many ids a planner may prefer to read the whole partition."""
+
 WAITING = sorted(QUEUING_STATUSES)
 _DEEPEST_CONTENTION = 6
 
@@ -98,6 +101,7 @@ class RootLoader:
                 documents = await (
                     self._database[ROLLOUTS]
                     .find(match, projection=LIGHT if light else None, batch_size=MOST_READ)
+                    .hint(BY_ID)
                     .to_list()
                 )
                 roots = await roots_of(self._database, self._partition_id, documents)
