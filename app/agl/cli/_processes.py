@@ -105,13 +105,9 @@ class StoreProcesses:
         use_metrics_slots()
         self._tracker = command.build_tracker(settings.trackers)
         listener = listen(settings.host, settings.port)
-        self._bind = f"fd://{listener.fileno()}"
+        self._bind = f"fd://{listener.detach()}"  # gunicorn's from here on
         made = self._application(settings, self._mongo, token), self._options(settings)
-        try:
-            app = ReloadableApp(made, self.remake)
-            return _arbitrate(RollingArbiter(app, self._announce_ready))
-        finally:
-            listener.close()
+        return _arbitrate(RollingArbiter(ReloadableApp(made, self.remake), self._announce_ready))
 
     def remake(self) -> Made:
         """What the next processes run, by the command line and files as they are now.

@@ -73,6 +73,9 @@ class ReportingServer(TellingServer):
         if self.started:
             report(self._worker)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown()  # closes the listening socket; closing it twice would be logged
+
 
 class PropagatingWorker(UvicornWorker):
     """A uvicorn worker whose lines also go to the process's own logging set-up.

@@ -103,12 +103,22 @@ def fault_of(error: PyMongoError, settings: MongoSettings) -> EnvironmentFault:
             f"MongoDB at {where} has no primary that can be reached",
             remedy="see whether it runs (mongosh, rs.status()) and whether this machine reaches it",
         )
+    if isinstance(error, ConfigurationError):
+        return unknown_name(settings)
     if isinstance(error, (AutoReconnect, ConnectionFailure)):
         return EnvironmentFault(
             f"the connection to MongoDB at {where} broke",
             remedy="see the log of MongoDB, then try again",
         )
     return EnvironmentFault(f"MongoDB at {where}: {type(error).__name__}")
+
+
+def unknown_name(settings: MongoSettings) -> EnvironmentFault:
+    """The fault when a ``mongodb+srv`` name has no entry."""
+    return EnvironmentFault(
+        f"the name {place(settings)} of the MongoDB connection string leads to no server",
+        remedy="correct it, or see why the name service does not know it",
+    )
 
 
 def _refused(

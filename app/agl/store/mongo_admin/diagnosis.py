@@ -14,7 +14,7 @@ from pymongo.uri_parser import parse_uri
 
 from agl.config import MongoSettings
 from agl.errors import EnvironmentFault
-from agl.store.mongo_admin.connect import Client, Document, connected, place
+from agl.store.mongo_admin.connect import Client, Document, connected, place, unknown_name
 
 OLDEST_SERVER = "6.0"
 OLDEST_WIRE_VERSION = 17
@@ -130,11 +130,8 @@ async def _explain(settings: MongoSettings) -> NoReturn:
     try:
         parsed: dict[str, Any] = parse_uri(settings.uri)
     except PyMongoError as exc:
-        raise EnvironmentFault(
-            f"the name {where} of the MongoDB connection string leads to no server",
-            remedy="correct the name, or see why the name service does not know it",
-        ) from exc
-    options: dict[str, Any] = dict(parsed["options"])
+        raise unknown_name(settings) from exc
+    options: dict[str, Any] = {name.lower(): value for name, value in parsed["options"].items()}
     hellos = [found for node in parsed["nodelist"] if (found := await _hello(node, options))]
     if not hellos:
         raise EnvironmentFault(
