@@ -148,25 +148,30 @@ def _uri(options: argparse.Namespace, environment: EnvironmentSettings) -> str:
     if uri is not None and file is not None:
         raise UsageError("argument --mongo-uri-file: not allowed with argument --mongo-uri")
     if uri is not None:
-        return _checked_uri(uri, "argument --mongo-uri")
+        return checked_uri(uri, "argument --mongo-uri")
     if file is not None:
         option = "argument --mongo-uri-file"
-        return _checked_uri(read_secret(file, option, "connection string"), option)
+        return checked_uri(read_secret(file, option, "connection string"), option)
     if environment.mongo_uri and environment.mongo_uri_file:
         raise EnvironmentFault(
             "AGL_MONGO_URI and AGL_MONGO_URI_FILE are both set", remedy="unset one of them"
         )
     if environment.mongo_uri:
-        return _checked_uri(environment.mongo_uri, "AGL_MONGO_URI")
+        return checked_uri(environment.mongo_uri, "AGL_MONGO_URI")
     if environment.mongo_uri_file:
         path = Path(environment.mongo_uri_file)
-        return _checked_uri(
+        return checked_uri(
             read_secret(path, "AGL_MONGO_URI_FILE", "connection string"), "AGL_MONGO_URI_FILE"
         )
     return DEFAULT_MONGO_URI
 
 
-def _checked_uri(uri: str, origin: str) -> str:
+def checked_uri(uri: str, origin: str) -> str:
+    """The connection string, if it looks like one; ``origin`` names it in messages.
+
+    Raises:
+        UsageError: It does not.
+    """
     uri = uri.strip()
     if not uri.startswith(("mongodb://", "mongodb+srv://")):
         raise UsageError(f"{origin}: a connection string starts with mongodb:// or mongodb+srv://")

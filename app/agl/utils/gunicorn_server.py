@@ -32,6 +32,8 @@ from agl.utils.server_runners import GRACE_SECONDS, ORPHAN_POLL_SECONDS, Telling
 
 __all__ = ["GunicornApp", "PropagatingLogger", "PropagatingWorker", "RollingArbiter"]
 
+DRAIN_SECONDS = 0.5
+
 _LOGGERS = ("gunicorn.error", "gunicorn.access", "uvicorn.error", "uvicorn.access")
 
 
@@ -61,6 +63,28 @@ class PropagatingLogger(Logger):
         _propagate(access_log=bool(cfg.accesslog))
 
 
+class DrainingHttpProtocol(LimitedHttpProtocol):
+    """Gives an idle connection a moment in which its next request is still answered.
+
+    A process that stops would otherwise close connections on which clients are just about to send
+    something, which they would have to send again without knowing what became of it.
+    """
+
+    _next_is_last = False
+
+    def shutdown(self) -> None:
+        if self._busy():
+            super().shutdown()
+        else:
+            self._next_is_last = True
+            self.loop.call_later(DRAIN_SECONDS, super().shutdown)
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if self._next_is_last:
+            self.cycle.keep_alive = False
+
+
 class ReportingServer(TellingServer):
     """A uvicorn server that tells the arbiter when it serves."""
 
@@ -73,9 +97,6 @@ class ReportingServer(TellingServer):
         if self.started:
             report(self._worker)
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().shutdown()  # closes the listening socket; closing it twice would be logged
-
 
 class PropagatingWorker(UvicornWorker):
     """A uvicorn worker whose lines also go to the process's own logging set-up.
@@ -85,7 +106,7 @@ class PropagatingWorker(UvicornWorker):
 
     CONFIG_KWARGS = {  # noqa: RUF012 - as the base class has it
         **UvicornWorker.CONFIG_KWARGS,
-        "http": LimitedHttpProtocol,
+        "http": DrainingHttpProtocol,
         "timeout_graceful_shutdown": GRACE_SECONDS,
         "server_header": False,
         "limit_max_requests": None,
@@ -108,7 +129,8 @@ class PropagatingWorker(UvicornWorker):
         self.config.app = self.wsgi
         self._server = ReportingServer(self.config, self)
         self._install_sigquit_handler()
-        await self._server.serve(sockets=self.sockets)
+        wrapped: list[Any] = self.sockets
+        await self._server.serve(sockets=[listener.sock for listener in wrapped])
         if not self._server.started:
             sys.exit(Arbiter.WORKER_BOOT_ERROR)
 
