@@ -45,9 +45,9 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser = CommandParser(
         prog=prog,
         allow_abbrev=False,
-        description="Build the right indexes, remove 0.3's wrong ones, embed attempts into rollouts "
-        "and remove consumed queue entries. Servers may run meanwhile; it can be interrupted and "
-        "called again.",
+        description="Bring data of agent-lightning 0.3 into this store's form: build the right "
+        "indexes, remove the wrong ones, embed attempts into rollouts, remove consumed queue "
+        "entries. Servers may run meanwhile; it can be interrupted and called again.",
     )
     add_mongo_options(parser)
     add = parser.add_argument

@@ -89,6 +89,11 @@ class StoreProcesses:
         self._bind = ""
         self._tracker: MetricsBackend | None = None
 
+    @property
+    def partition_id(self) -> str:
+        """What is served; the same from the first moment to the last."""
+        return self._mongo.partition_id
+
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT; returns the exit code.
 

@@ -49,10 +49,11 @@ async def plan(database: Database) -> list[Step]:
         steps += [
             Step(f"drop index {name}.{index}", 0, 1) for index in await _obsolete(database, name)
         ]
+    everything: Mapping[str, Any] = {}
     for what, name, condition in (
         ("embed the attempts of rollouts", "rollouts", _NOT_EMBEDDED),
-        ("remove attempts that are embedded", "attempts", {}),
-        ("remove queue entries", "rollout_queue", {}),
+        ("remove attempts that are embedded", "attempts", everything),
+        ("remove queue entries", "rollout_queue", everything),
     ):
         count = await database[name].count_documents(condition)
         if count:
@@ -180,17 +181,13 @@ async def _remove_embedded(database: Database) -> AsyncGenerator[Step]:
     total, done = await database["attempts"].count_documents({}), 0
     async for documents in _batches(database, "attempts", {}):
         embedded = await _embedded(database, documents)
-        ids = [
-            one["_id"] for one in documents if (*_key(one), one.get("attempt_id")) in embedded
-        ]
+        ids = [one["_id"] for one in documents if (*_key(one), one.get("attempt_id")) in embedded]
         await database["attempts"].delete_many({"_id": {"$in": ids}})
         done += len(documents)
         yield Step(what, done, max(total, done))
 
 
-async def _embedded(
-    database: Database, attempts: Iterable[Document]
-) -> set[tuple[str, str, str]]:
+async def _embedded(database: Database, attempts: Iterable[Document]) -> set[tuple[str, str, str]]:
     projection = {"partition_id": 1, "rollout_id": 1, "attempts.attempt_id": 1}
     return {
         (*_key(root), attempt["attempt_id"])
