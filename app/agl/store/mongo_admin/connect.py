@@ -155,8 +155,8 @@ def _bad_uri(error: Exception) -> EnvironmentFault:
     text = str(error)
     if "escaped" in text:  # the driver's text about user and password names neither
         return EnvironmentFault(
-            "the MongoDB connection string cannot be taken apart: its user or password holds special "
-            "characters, or its port is no number",
+            "the MongoDB connection string cannot be taken apart: its user or password holds "
+            "special characters, or its port is no number",
             remedy="write them percent-encoded (@ as %40), or use AGL_MONGO_USER and "
             "AGL_MONGO_PASSWORD_FILE",
         )

@@ -73,7 +73,8 @@ async def unfinished_rollouts(database: Database, partition_id: str) -> int:
 async def list_partitions(database: Database) -> list[Partition]:
     """Every partition of the database, by name. Counts through indexes; reads all rollouts."""
     found: dict[str, Partition] = {}
-    for name in OF_UPSTREAM:
+    there = await database.list_collection_names()
+    for name in (name for name in OF_UPSTREAM if name in there):
         average = await _average_size(database, name)
         for partition_id in await database[name].distinct("partition_id"):
             partition = found.setdefault(partition_id, Partition(partition_id))
