@@ -299,7 +299,7 @@ async def test_a_restart_finds_its_data(mongo_server: MongoServer, mongo_databas
         assert health(store)["instance_id"] != before["instance_id"]
         assert store.logged("Partition 'pt-") == 1
         async with client_of(store) as client:
-            assert await client.query_rollouts() == []
+            assert list(await client.query_rollouts()) == []
         assert store.stop() == 0
 
 

@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from agl.store.rest.body import header, read_body
 from agl.store.rest.errors import MAX_REPEATED_BODY, Reply, RequestInvalidError
-from agl.store.rest.replays import KEY_HEADER, Replays
+from agl.store.rest.replays import AGAIN_HEADER, KEY_HEADER, Replays
 from agl.store.rest.waiting import WaitingRoom
 from agl.store.rest.wire import ErrorBody, dump
 from agl.utils.ownership import share_objects
@@ -171,7 +171,12 @@ class WireRoute(APIRoute):
             arguments[self._body.name] = self._body.parse(raw, header(scope, b"content-type"))
         with share_objects():  # what came as bytes belongs to nobody else, and leaves as bytes
             if self.replays is not None and (key := header(scope, KEY_HEADER)) is not None:
-                reply = await self.replays.once(scope["path"], key, lambda: self._reply(arguments))
+                reply = await self.replays.once(
+                    scope["path"],
+                    key,
+                    lambda: self._reply(arguments),
+                    sent_again=header(scope, AGAIN_HEADER) is not None,
+                )
             elif self.waiting is not None:
                 result = await self.waiting.wait(self._call(**arguments), receive)
                 reply = Reply(self.success_status, dump(result))

@@ -22,6 +22,7 @@ from agl.store.rest.wire import (
     HEALTH_PATH,
     IDEMPOTENCY_HEADER,
     INSTANCE_HEADER,
+    SENT_AGAIN_HEADER,
     error_from_answer,
 )
 
@@ -151,6 +152,8 @@ class Transport:
             except Exception as error:
                 if not _may_pass(error) or not await self._healthy():
                     raise
+                if once:
+                    headers[SENT_AGAIN_HEADER] = "1"
                 logger.info("%s %s failed (%s); again in %s s", method, path, error, delay)
                 await asyncio.sleep(delay)
         return await ask()

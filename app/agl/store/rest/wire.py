@@ -51,6 +51,9 @@ INSTANCE_HEADER = "AGL-Instance-Id"
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 """A request with a key that was carried out already is answered as the first time."""
 
+SENT_AGAIN_HEADER = "AGL-Sent-Again"
+"""Comes with a key that was sent before, maybe to another process, which may have acted on it."""
+
 FEATURES = ("spans-batch", "sequence-ids-batch", "attempts-batch", "idempotency", "long-waits")
 """What this server has beyond 0.3, as its health tells."""
 
