@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import urllib.error
 import urllib.request
@@ -19,7 +20,7 @@ import aiohttp
 import pytest
 from mongo import MongoServer, mongo_database, mongo_server
 from mongo_store import Ledger, RunningStore, client_of, load, store_on_mongo, until
-from processes import free_port, run_agl
+from processes import free_port, make_certificate, run_agl
 
 from agl.types import EnqueueRolloutRequest
 
@@ -102,6 +103,33 @@ async def test_processes_are_replaced_after_so_many_requests(
         await verify(store, ledger)
         assert store.logged("which has served enough") >= 2
         assert store.stop() == 0
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
+def test_a_process_that_cannot_start_takes_nothing_with_it(
+    mongo_server: MongoServer, mongo_database: str, tmp_path: Path
+) -> None:
+    cert, key = make_certificate(tmp_path, "own")
+    pem = cert.read_bytes()
+    options = ("--tls-cert", str(cert), "--tls-key", str(key))
+    with store_on_mongo(mongo_server, mongo_database, *options) as store:
+        first = store.workers()
+        cert.write_bytes(b"nothing")
+        os.kill(min(first), signal.SIGKILL)
+        store.wait("failed start", lambda: store.logged("Exception in worker process") >= 2)
+        assert tls_answers(store, pem)
+        assert max(first) in store.workers()
+        cert.write_bytes(pem)
+        store.wait("start", lambda: store.logged("Application startup complete.") == 3)
+        assert tls_answers(store, pem)
+        assert store.stop() == 0
+
+
+def tls_answers(store: RunningStore, pem: bytes) -> bool:
+    context = ssl.create_default_context(cadata=pem.decode())
+    url = f"https://127.0.0.1:{store.port}/v1/agl/health"
+    with urllib.request.urlopen(url, timeout=30, context=context) as answer:
+        return answer.status == 200
 
 
 # SIGHUP

@@ -59,6 +59,7 @@ class RollingArbiter(Arbiter):
         self._on_ready = on_ready
         self._has_served = False
         self._not_before = 0.0
+        self._stopping = False
         super().__init__(app)
 
     # What gunicorn calls
@@ -94,15 +95,30 @@ class RollingArbiter(Arbiter):
             self._start(1)
         self._end_overdue(leaving)
 
+    def stop(self, graceful: bool = True) -> None:
+        self._stopping = True
+        super().stop(graceful)
+
     def reap_workers(self) -> None:
+        self._look_for_reports()
+        before = dict(self.WORKERS)
+        self._reap()
+        if self._stopping:
+            return
+        ended: list[Any] = [before[pid] for pid in before.keys() - self.WORKERS.keys()]
+        if all(worker.reported or worker.leaving_since for worker in ended):
+            return
+        if not self._has_served:
+            raise HaltServer("No server process could start.", self.WORKER_BOOT_ERROR)
+        self._not_before = time.monotonic() + _RETRY_SECONDS
+
+    def _reap(self) -> None:
         while True:
             try:
                 super().reap_workers()
                 return
             except HaltServer:
-                if not self._has_served:
-                    raise
-                self._not_before = time.monotonic() + _RETRY_SECONDS
+                continue  # one that could not start; there may be more to reap
 
     def handle_int(self) -> None:
         raise StopIteration

@@ -68,7 +68,7 @@ async def diagnose(settings: MongoSettings) -> Server:
         if wire < OLDEST_WIRE_VERSION:
             raise _too_old(settings, version)
         await _check_rights(client, settings)
-    return Server(version, _kind(hello), wire, _skew(hello, began, ended))
+    return Server(version, _kind(hello), wire, skew(hello, began, ended))
 
 
 def _kind(hello: Document) -> str:
@@ -77,8 +77,11 @@ def _kind(hello: Document) -> str:
     return f"replica set {hello['setName']}"
 
 
-def _skew(hello: Document, began: float, ended: float) -> float:
-    """0 while the server's answer may lie between question and answer."""
+def skew(hello: Document, began: float, ended: float) -> float:
+    """Seconds that this machine's clock is ahead of the server's, at least.
+
+    0 while the server's time may lie between question and answer.
+    """
     there: Any = hello.get("localTime")
     if not isinstance(there, datetime):
         return 0.0

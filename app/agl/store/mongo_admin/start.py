@@ -32,7 +32,7 @@ async def prepare(mongo: MongoSettings, server: StoreServer, *, exclusive: bool)
         EnvironmentFault: MongoDB cannot be used, or the partition is in use.
     """
     found = await diagnose(mongo)
-    _announce(mongo, found)
+    announce(mongo, found)
     async with connected(mongo) as client:
         database = client[mongo.database]
         others = [
@@ -64,7 +64,8 @@ async def instance_at(mongo: MongoSettings) -> str:
         return await instance_of(client[mongo.database], mongo.partition_id)
 
 
-def _announce(mongo: MongoSettings, found: Server) -> None:
+def announce(mongo: MongoSettings, found: Server) -> None:
+    """Log what was found, and what of it should be changed."""
     logger.info("MongoDB %s at %s, %s.", found.version, place(mongo), found.kind)
     if found.wire_version < BEST_WIRE_VERSION:
         logger.warning(
