@@ -87,24 +87,23 @@ def test_another_replica_set(mongo_server: MongoServer) -> None:
 
 
 @contextmanager
-def with_users() -> Iterator[str]:
+def with_users(storage: Path) -> Iterator[str]:
     """A stand-in that demands users, who may read or write; yields host and port."""
-    with running_stand_in(STAND_IN, "--auth") as server:
-        where = server.uri.removeprefix("mongodb://").partition("/")[0]
-        direct = f"{where}/?directConnection=true"
-        with pymongo.MongoClient[dict[str, Any]](f"mongodb://{direct}") as client:
-            client.admin.command("createUser", "root", pwd="root", roles=["root"])
-        with pymongo.MongoClient[dict[str, Any]](f"mongodb://root:root@{direct}") as client:
-            for name, role in (("reader", "read"), ("writer", "readWrite")):
-                roles = [{"role": role, "db": "agentlightning"}]
-                client.admin.command("createUser", name, pwd="s3cret", roles=roles)
-        yield where
+    with (
+        running_stand_in(STAND_IN, storage=storage) as server,
+        pymongo.MongoClient[dict[str, Any]](server.uri) as client,
+    ):
+        for name, role in (("reader", "read"), ("writer", "readWrite")):
+            roles = [{"role": role, "db": "agentlightning"}]
+            client.admin.command("createUser", name, pwd="s3cret", roles=roles)
+    with running_stand_in(STAND_IN, "--auth", storage=storage) as server:
+        yield server.uri.removeprefix("mongodb://").partition("/")[0]
 
 
 def test_users_and_rights(tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("s3cret\n")
-    with with_users() as where:
+    with with_users(tmp_path / "data") as where:
         uri = f"mongodb://{where}/?replicaSet=secantus"
         assert "demands a user - put one" in fault("--mongo-uri", uri)
         wrong = fault("--mongo-uri", f"mongodb://writer:s3cret2@{where}/?replicaSet=secantus")

@@ -31,14 +31,17 @@ def free_port() -> int:
 
 
 def run_agl(
-    *arguments: str, env: Mapping[str, str] | None = None, user: int | None = None
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    user: int | None = None,
+    seconds: float = 30,
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [BIN / "agl", *arguments],
         env=environment(env),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=seconds,
         user=user,
         check=False,
     )

@@ -25,6 +25,7 @@ OF_UPSTREAM = (
 
 OWN = ("counters", "state")
 _BATCH = 2000
+_SAMPLE = 200
 
 
 @dataclass
@@ -75,12 +76,11 @@ async def list_partitions(database: Database) -> list[Partition]:
     found: dict[str, Partition] = {}
     there = await database.list_collection_names()
     for name in (name for name in OF_UPSTREAM if name in there):
-        average = await _average_size(database, name)
         for partition_id in await database[name].distinct("partition_id"):
             partition = found.setdefault(partition_id, Partition(partition_id))
             count = await database[name].count_documents({"partition_id": partition_id})
             partition.counts[name] = count
-            partition.size_bytes += int(count * average)
+            partition.size_bytes += int(count * await _average_size(database, name, partition_id))
     async for record in database[PARTITIONS].find():
         partition = found.setdefault(record["_id"], Partition(record["_id"]))
         partition.instance_id = record.get("instance_id")
@@ -89,9 +89,15 @@ async def list_partitions(database: Database) -> list[Partition]:
     return sorted(found.values(), key=lambda partition: partition.partition_id)
 
 
-async def _average_size(database: Database, name: str) -> float:
-    async for stats in await database[name].aggregate([{"$collStats": {"storageStats": {}}}]):
-        return float(stats.get("storageStats", {}).get("avgObjSize", 0))
+async def _average_size(database: Database, name: str, partition_id: str) -> float:
+    """Bytes of a document, by a few of them."""
+    pipeline = [
+        {"$match": {"partition_id": partition_id}},
+        {"$limit": _SAMPLE},
+        {"$group": {"_id": None, "size": {"$avg": {"$bsonSize": "$$ROOT"}}}},
+    ]
+    async for found in await database[name].aggregate(pipeline):
+        return float(found["size"])
     return 0.0
 
 
