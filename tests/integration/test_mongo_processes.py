@@ -179,6 +179,38 @@ async def test_sighup_takes_new_settings_one_process_after_the_other(
         assert store.stop() == 0
 
 
+async def test_nobody_has_to_send_a_request_again_because_of_sighup(
+    mongo_server: MongoServer, mongo_database: str
+) -> None:
+    """What the client of 0.3 needs, which sends no keys: no connection breaks under a request."""
+    with store_on_mongo(mongo_server, mongo_database) as store:
+        stop, answered, failures = asyncio.Event(), Counter[int](), list[str]()
+
+        async def player() -> None:
+            url, body = f"{store.url}/v1/agl/queues/rollouts/enqueue", {"rollouts": [{"input": 1}]}
+            async with aiohttp.ClientSession() as session:
+                while not stop.is_set():
+                    try:
+                        async with session.post(url, json=body) as answer:
+                            await answer.read()
+                            answered[answer.status] += 1
+                    except aiohttp.ClientError as error:
+                        failures.append(repr(error))
+
+        players = [asyncio.create_task(player()) for _ in range(8)]
+        for _ in range(3):
+            target = answered[201] + 20
+            await until("progress", lambda target=target: answered[201] >= target)
+            before = store.workers()
+            store.process.send_signal(signal.SIGHUP)
+            await until("new processes", lambda before=before: rolled(store, before))
+        stop.set()
+        await asyncio.gather(*players)
+        assert failures == []
+        assert set(answered) == {201}
+        assert store.stop() == 0
+
+
 def test_sighup_keeps_what_works(
     mongo_server: MongoServer, mongo_database: str, tmp_path: Path
 ) -> None:
