@@ -18,13 +18,15 @@ from typing import Any
 
 import aiohttp
 import pytest
-from mongo import MongoServer, mongo_database, mongo_server
+from mongo import MongoServer, mongo_database, mongo_server, running_stand_in, server_name
 from mongo_store import Ledger, RunningStore, client_of, load, store_on_mongo, until
 from processes import free_port, make_certificate, run_agl
 
 from agl.types import EnqueueRolloutRequest
 
 __all__ = ["mongo_database", "mongo_server"]
+
+STAND_IN = server_name() if server_name() != "mongod" else "secantusd-py"
 
 
 def health(store: RunningStore) -> dict[str, Any]:
@@ -214,17 +216,29 @@ async def test_nobody_has_to_send_a_request_again_because_of_sighup(
 def test_sighup_keeps_what_works(
     mongo_server: MongoServer, mongo_database: str, tmp_path: Path
 ) -> None:
-    token = tmp_path / "token"
+    token, options = tmp_path / "token", tmp_path / "options"
     token.write_text("old")
-    options = ("--api-token-file", str(token))
-    with store_on_mongo(mongo_server, mongo_database, *options) as store:
+    options.write_text(f"--api-token-file {token}")
+    with (
+        store_on_mongo(mongo_server, mongo_database, f"@{options}") as store,
+        running_stand_in(STAND_IN) as other,
+    ):
         first = store.workers()
+        for uri, text in (
+            (other.uri, "leads to other data than before"),
+            (f"mongodb://u:s3cret@127.0.0.1:{free_port()}/?replicaSet=x", "cannot be reached"),
+        ):
+            options.write_text(f"--api-token-file {token} --mongo-uri {uri}")
+            store.process.send_signal(signal.SIGHUP)
+            store.wait("refusal", lambda text=text: store.logged(text) == 1)
+        options.write_text(f"--api-token-file {token}")
         token.write_text("")
         store.process.send_signal(signal.SIGHUP)
-        store.wait("refusal", lambda: store.logged("SIGHUP: nothing was changed") == 1)
+        store.wait("refusal", lambda: store.logged("SIGHUP: nothing was changed") == 3)
         assert store.logged(f"{token} is empty") == 1
         assert store.workers() == first
         assert status_of(store, "old") == 200
+        assert "s3cret" not in store.log.read_text()
         assert store.stop() == 0
 
 

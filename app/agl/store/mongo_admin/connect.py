@@ -28,7 +28,9 @@ from agl.errors import EnvironmentFault
 PATIENCE_SECONDS = 5.0
 """How long a command looks for a server that can be used."""
 
-UNAUTHORIZED, AUTHENTICATION_FAILED = 13, 18
+UNAUTHORIZED = 13
+UNAUTHENTICATED = (18, 8000)
+"""The second is what MongoDB Atlas answers."""
 
 Document = dict[str, Any]
 Client = AsyncMongoClient[Document]
@@ -124,7 +126,7 @@ def unknown_name(settings: MongoSettings) -> EnvironmentFault:
 def _refused(
     error: OperationFailure, settings: MongoSettings, where: str, user: str | None
 ) -> EnvironmentFault:
-    if error.code == AUTHENTICATION_FAILED:
+    if error.code in UNAUTHENTICATED:
         return EnvironmentFault(
             f"MongoDB at {where} refuses the user {user!r} or its password",
             remedy="correct them; authSource in the connection string names the database that "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from pymongo.uri_parser import parse_uri
 from agl.config import MongoSettings
 from agl.errors import EnvironmentFault
 from agl.store.mongo_admin.connect import Client, Document, connected, place, unknown_name
+from agl.store.mongo_admin.servers import SERVERS
 
 OLDEST_SERVER = "6.0"
 OLDEST_WIRE_VERSION = 17
@@ -25,7 +27,7 @@ BEST_WIRE_VERSION = 25
 SKEW_SECONDS = 1.0
 """Clocks of this machine and of MongoDB that differ by more are worth a warning."""
 
-_PROBE = "agl-rights-probe"
+_LONG_AGO = datetime(1970, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +119,12 @@ def _too_old(settings: MongoSettings, version: str) -> EnvironmentFault:
 
 async def _check_rights(client: Client, settings: MongoSettings) -> None:
     """Do once what the store does; a missing right raises the driver's error."""
-    probe = client[settings.database][_PROBE]
-    await probe.create_index("at")
-    await probe.update_one({"_id": 0}, {"$currentDate": {"at": True}}, upsert=True)
-    await probe.find_one({"_id": 0})
-    await probe.delete_one({"_id": 0})
-    await probe.drop()
+    servers = client[settings.database][SERVERS]
+    probe = {"_id": f"probe/{uuid.uuid4().hex}"}
+    await servers.create_index("seen_at")
+    await servers.update_one(probe, {"$set": {"seen_at": _LONG_AGO}}, upsert=True)
+    await servers.find_one(probe)
+    await servers.delete_one(probe)
 
 
 # Why no server could be selected

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
+from agl.errors import EnvironmentFault
 from agl.store.mongo_admin.connect import Database, Document
 from agl.types import FINISHED_STATUSES
 
@@ -58,10 +59,16 @@ async def instance_of(database: Database, partition_id: str) -> str:
         {"$setOnInsert": drawn, "$currentDate": {"served_at": True}},
         upsert=True,
     )
+    instance_id = await known_instance(database, partition_id)
+    if instance_id is None:
+        raise EnvironmentFault(f"partition {partition_id!r} was pruned a moment ago")
+    return instance_id
+
+
+async def known_instance(database: Database, partition_id: str) -> str | None:
+    """The same, but ``None`` when nobody has asked for it yet."""
     record = await database[PARTITIONS].find_one({"_id": partition_id})
-    if record is None:
-        raise RuntimeError(f"partition {partition_id!r} was pruned a moment ago; start again")
-    return str(record["instance_id"])
+    return None if record is None else str(record["instance_id"])
 
 
 async def unfinished_rollouts(database: Database, partition_id: str) -> int:

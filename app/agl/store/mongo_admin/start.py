@@ -14,7 +14,7 @@ from agl.store.mongo_admin.diagnosis import (
     Server,
     diagnose,
 )
-from agl.store.mongo_admin.partitions import instance_of, unfinished_rollouts
+from agl.store.mongo_admin.partitions import instance_of, known_instance, unfinished_rollouts
 from agl.store.mongo_admin.servers import StoreServer, live_servers
 
 logger = logging.getLogger("agl.cli.store")
@@ -53,15 +53,15 @@ async def prepare(mongo: MongoSettings, server: StoreServer, *, exclusive: bool)
     return instance_id
 
 
-async def instance_at(mongo: MongoSettings) -> str:
-    """The instance id of the partition that these settings lead to.
+async def instance_at(mongo: MongoSettings) -> str | None:
+    """The instance id of the partition that these settings lead to, if it was ever served.
 
     Raises:
         EnvironmentFault: They lead nowhere.
     """
     await diagnose(mongo)
     async with connected(mongo) as client:
-        return await instance_of(client[mongo.database], mongo.partition_id)
+        return await known_instance(client[mongo.database], mongo.partition_id)
 
 
 def announce(mongo: MongoSettings, found: Server) -> None:
