@@ -5,14 +5,17 @@
     ├── EnvironmentFault                the machine is not ready; carries a remedy; exits with 1
     └── StoreError                      something a store call was asked cannot be done
         ├── InvalidRequestError         (ValueError)    a value the store cannot accept
+        │   └── TooLargeError                           it is larger than the backend can hold
         ├── NotFoundError               (ValueError)    an id nobody knows
         │   ├── RolloutNotFoundError
         │   └── AttemptNotFoundError
         ├── ConflictError               (ValueError)    it clashes with what is stored
         │   ├── DuplicatedPrimaryKeyError
         │   └── WrongInstanceError
-        └── GoneError                   (RuntimeError)  it existed and was given up
-            └── SpansEvictedError
+        ├── GoneError                   (RuntimeError)  it existed and was given up
+        │   └── SpansEvictedError
+        └── BackendError                (RuntimeError)  the database refused
+            └── BackendUnavailableError                 it cannot be reached, or not just now
 
 Store errors are also the built-in class that agent-lightning 0.3 raised in the same place, so
 ``except ValueError`` in a trainer keeps working.
@@ -49,6 +52,10 @@ class InvalidRequestError(StoreError, ValueError):
     """A value the store cannot accept; the message names the field and the remedy."""
 
 
+class TooLargeError(InvalidRequestError):
+    """A value larger than the backend can hold; the message names the limit."""
+
+
 class NotFoundError(StoreError, ValueError):
     """An id nobody knows."""
 
@@ -79,3 +86,14 @@ class GoneError(StoreError, RuntimeError):
 
 class SpansEvictedError(GoneError):
     """The spans of this rollout were evicted to free memory."""
+
+
+class BackendError(StoreError, RuntimeError):
+    """The database refused what the store asked; trying again does not help."""
+
+
+class BackendUnavailableError(BackendError):
+    """The database cannot be reached, or cannot answer just now; trying again helps."""
+
+    retry_after_seconds = 1
+    """How long to wait before trying again."""

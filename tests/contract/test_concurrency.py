@@ -19,12 +19,13 @@ from crowd import crowd
 
 from agl.store.base import LightningStore
 from agl.store.collection_based import CollectionBasedLightningStore
+from agl.store.mongo import MongoLightningStore
 from agl.store.rest.client import LightningStoreClient
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 
 R = TypeVar("R")
 
-KINDS = ["memory-thread-safe", "threaded", "client-thread", "client-asyncio"]
+KINDS = ["memory-thread-safe", "threaded", "client-thread", "client-asyncio", "mongo"]
 
 
 class Crowded:
@@ -52,6 +53,8 @@ class Crowded:
     async def _leave(self) -> None:
         if isinstance(self.store, LightningStoreClient):
             await (await self.store._transport.session()).close()  # that of this event loop
+        if isinstance(self.store, MongoLightningStore):
+            await self.store.leave_loop()
 
 
 @pytest.fixture(params=KINDS)
@@ -121,7 +124,9 @@ def test_span_numbers_are_given_once(crowded: Crowded) -> None:
         return [one, many[0]]
 
     given = sorted(number for pair in crowded.crowd(crowded.size, number) for number in pair)
-    assert given == list(range(1, len(given) + 1))
+    assert len(given) == len(set(given))
+    if not isinstance(store, MongoLightningStore):  # who meets others there may skip a number
+        assert given == list(range(1, len(given) + 1))
 
 
 def test_a_span_sent_by_all_is_stored_once(crowded: Crowded) -> None:

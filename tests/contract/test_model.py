@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 import stores_http
+import stores_mongo
 from conftest import FACTORIES
 from hypothesis.stateful import run_state_machine_as_test
 from store_machine import CLOCK, profile
@@ -20,6 +21,7 @@ from agl.store.threading import LightningStoreThreaded
 
 LOCAL = ["memory", "memory-thread-safe", "threaded"]
 REMOTE = {"client-asyncio": "asyncio", "client-thread": "thread"}
+MONGO = ["mongo"]
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +55,13 @@ def test_a_store_behind_a_server_follows_the_rules(kind: str) -> None:
             return stores_http._shared_server(REMOTE[kind])[0].inner
 
     run_state_machine_as_test(Machine, settings=profile(3, 25))
+
+
+@pytest.mark.parametrize("kind", MONGO)
+def test_a_store_in_mongodb_follows_the_rules(kind: str) -> None:
+    class Machine(ScenarioMachine):
+        factories = (FACTORIES[kind],)
+        backend_of = staticmethod(lambda store: store)
+
+    slow = stores_mongo.shared_server().is_slow
+    run_state_machine_as_test(Machine, settings=profile(2 if slow else 8, 25 if slow else 40))

@@ -102,7 +102,6 @@ def test_start_is_light() -> None:
         (["--port", "९"], "is not a port"),
         (["--n-workers", "0"], "argument --n-workers: '0' is not a number of processes"),
         (["--n-workers", "2"], "the memory backend keeps its data in one process"),
-        (["--backend", "mongo"], "the MongoDB backend is not part of this version yet"),
         (["--backend", "x"], "argument --backend: invalid choice: 'x'"),
         (["--tracker", "x"], "argument --tracker: invalid choice: 'x'"),
         (["--tracker"], "argument --tracker: expected at least one argument"),

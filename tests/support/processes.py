@@ -37,14 +37,17 @@ def wait_until_read(port: int, connections: int, seconds: float = 60) -> None:
 
 
 def run_agl(
-    *arguments: str, env: Mapping[str, str] | None = None, user: int | None = None
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    user: int | None = None,
+    seconds: float = 30,
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [BIN / "agl", *arguments],
         env=environment(env),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=seconds,
         user=user,
         check=False,
     )
@@ -102,3 +105,13 @@ def unprivileged_folder(mode: int) -> Iterator[Path]:
             if root:
                 os.seteuid(0)
             folder.chmod(0o700)
+
+
+def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """Certificate and key for the loopback address."""
+    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += ["-nodes", "-keyout", str(key), "-out", str(cert), "-days", "2"]
+    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return cert, key

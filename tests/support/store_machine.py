@@ -17,9 +17,10 @@ from store_subject import Failure, InjectedFault, Subject
 
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
+from agl.store.mongo import MongoLightningStore
 
 Factory = Callable[..., AbstractAsyncContextManager[LightningStore]]
-Backend = Callable[[LightningStore], InMemoryLightningStore]
+Backend = Callable[[LightningStore], InMemoryLightningStore | MongoLightningStore]
 
 STATUSES = ["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
 ATTEMPT_STATUSES = ["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]

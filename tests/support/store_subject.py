@@ -14,6 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from agl.errors import InvalidRequestError
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
+from agl.store.mongo import MongoLightningStore
 from agl.types import (
     EnqueueRolloutRequest,
     NamedResources,
@@ -23,6 +24,7 @@ from agl.types import (
 )
 
 Run = Callable[[Awaitable[Any]], Any]
+Backend = InMemoryLightningStore | MongoLightningStore
 
 _REAL_ID = re.compile(r"\b(ro|at|rs)-[0-9a-f]{8,12}\b")
 _TOKEN = re.compile(r"^(ro|at|rs)-[0-9]{1,5}$")
@@ -55,11 +57,12 @@ class Faults:
         "write",
     )
 
-    def __init__(self, backend: InMemoryLightningStore) -> None:
+    def __init__(self, backend: Backend) -> None:
         self.armed: str | None = None
         self.struck = False
-        for point in self.POINTS:
-            self._wrap(backend, point)
+        if isinstance(backend, InMemoryLightningStore):
+            for point in self.POINTS:
+                self._wrap(backend, point)
 
     def _wrap(self, backend: InMemoryLightningStore, point: str) -> None:
         owner: Any = backend.collections
@@ -80,7 +83,7 @@ class Faults:
 class Subject:
     """One store; ``run`` carries out a coroutine."""
 
-    def __init__(self, store: LightningStore, backend: InMemoryLightningStore, run: Run) -> None:
+    def __init__(self, store: LightningStore, backend: Backend, run: Run) -> None:
         self.store = store
         self.backend = backend
         self.faults = Faults(backend)

@@ -14,7 +14,15 @@ import httpx
 import pytest
 from rest_support import SharedServer, http_for, shared_server, span_body  # noqa: F401 - a fixture
 
-from agl.errors import ConflictError, DuplicatedPrimaryKeyError, SpansEvictedError, StoreError
+from agl.errors import (
+    BackendError,
+    BackendUnavailableError,
+    ConflictError,
+    DuplicatedPrimaryKeyError,
+    SpansEvictedError,
+    StoreError,
+    TooLargeError,
+)
 from agl.store.memory import InMemoryLightningStore
 from agl.store.rest.body import MAX_BODY_BYTES, MAX_GZIP_MEMBERS, unpack_gzip
 from agl.store.rest.errors import MAX_REPEATED_BODY, HttpError
@@ -408,6 +416,9 @@ async def test_tracebacks_are_answered_only_on_request() -> None:
         (DuplicatedPrimaryKeyError("taken"), 409),
         (SpansEvictedError("gone"), 410),
         (StoreError("odd"), 400),
+        (TooLargeError("16 MiB"), 413),
+        (BackendError("refused"), 503),
+        (BackendUnavailableError("away"), 503),
     ],
 )
 async def test_store_errors_have_their_status_and_come_back_as_themselves(
@@ -421,6 +432,20 @@ async def test_store_errors_have_their_status_and_come_back_as_themselves(
     returned = error_from_answer(answer.status_code, answer.json())
     assert type(returned) is type(fault)
     assert str(returned) == str(fault)
+
+
+@pytest.mark.parametrize(
+    ("fault", "retry_after"), [(BackendUnavailableError("away"), "1"), (BackendError("no"), None)]
+)
+async def test_a_database_that_comes_back_is_worth_another_try(
+    fault: StoreError, retry_after: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FaultyStore()
+    store.fault = fault
+    async with http_for(store) as http:
+        answer = await http.get(f"{API}/resources/latest")
+    assert answer.headers.get("retry-after") == retry_after
+    assert [r.levelname for r in caplog.records if str(fault) in r.getMessage()] == ["ERROR"]
 
 
 async def test_the_text_of_a_validation_error_names_the_field() -> None:

@@ -24,6 +24,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from rest_support import SharedServer, http_for, shared_server  # noqa: F401 - a fixture
 from test_otlp import IDS, export, otlp_span, pairs_of
 
+from agl.errors import BackendUnavailableError
 from agl.store.client_server import ServerLimits
 from agl.store.memory import InMemoryLightningStore
 from agl.types import AttemptedRollout
@@ -172,6 +173,16 @@ async def test_parameters_of_the_content_type_are_ignored(http: httpx.AsyncClien
 async def test_other_signals_are_501(http: httpx.AsyncClient, signal: str) -> None:
     answer = await http.post(f"/v1/{signal}", content=b"x", headers=PROTOBUF)
     assert (answer.status_code, answer.content) == (501, b"")
+
+
+async def test_spans_that_the_database_cannot_take_now_are_to_be_sent_again() -> None:
+    class Away(InMemoryLightningStore):
+        async def add_many_spans(self, spans: Any) -> Any:
+            raise BackendUnavailableError("away")
+
+    async with http_for(Away()) as http:
+        answer = await send(http, export(otlp_span()))
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
 async def test_a_failing_store_is_500(store: InMemoryLightningStore) -> None:

@@ -203,6 +203,11 @@ class StoreCore(LightningStore, Generic[CollectionsT]):
     async def _latest_resources(self, c: LightningCollections) -> ResourcesUpdate | None:
         return await c.resources.get(None, {"name": "update_time", "order": "desc"})
 
+    async def _default_resources_id(self, c: CollectionsT, *, many: bool) -> str | None:
+        """Id of the latest resources, for one new rollout or ``many``."""
+        latest = await self._latest_resources(c)
+        return None if latest is None else latest.resources_id
+
     # Watchdog
 
     async def _watched_rollouts(

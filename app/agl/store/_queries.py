@@ -24,7 +24,7 @@ from agl.types import (
     Worker,
     WorkerStatus,
 )
-from agl.utils.id import generate_id
+from agl.utils.request_ids import draw_id
 
 
 class QueryOperations(StoreCore[CollectionsT]):
@@ -176,7 +176,7 @@ class RecordOperations(StoreCore[CollectionsT]):
 
     @operation
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        return self._given(await self._put_resources(f"rs-{generate_id(12)}", resources))
+        return self._given(await self._put_resources(f"rs-{draw_id(12)}", resources))
 
     @operation
     async def update_resources(
@@ -198,11 +198,17 @@ class RecordOperations(StoreCore[CollectionsT]):
                 version=1 if stored is None else stored.version + 1,
                 resources=owned,
             )
-            await c.resources.upsert([update])
+            await self._store_resources(c, update, stored)
             self._resources_written(update)
             return update
 
         return await self._write_section(work, ("resources",))
+
+    async def _store_resources(
+        self, c: CollectionsT, update: ResourcesUpdate, stored: ResourcesUpdate | None
+    ) -> None:
+        """Write resources; ``stored`` is what they replace."""
+        await c.resources.upsert([update])
 
     def _resources_written(self, update: ResourcesUpdate) -> None:
         """Called inside the section, after resources were written; backends add to it."""

@@ -98,14 +98,21 @@ class SpanOperations(StoreCore[CollectionsT]):
             attempts = await self._attempts_of_spans(c, spans)
             plan = Plan(self._now())
             await self._signs_of_life(c, plan, attempts)
-            stored = await c.spans.insert_missing(spans)
-            await self._carry_out(c, plan)
+            stored = await self._store_spans(c, spans, plan)
             await self._spans_stored(c, stored, attempts)
             return stored
 
         stored = await self._write_section(work, _ADD, commit=False)
         if len(stored) < len(spans):
             self._report_duplicates(spans, stored)
+        return stored
+
+    async def _store_spans(
+        self, c: CollectionsT, spans: Sequence[Span], plan: Plan
+    ) -> Sequence[Span]:
+        """Store spans and what follows from them; returns those newly stored."""
+        stored = await c.spans.insert_missing(spans)
+        await self._carry_out(c, plan)
         return stored
 
     async def _spans_stored(

@@ -78,6 +78,18 @@ class Bell(Guarded):
                 for watch in self._watches.pop(rollout_id, ()):
                     watch.strike(rollout_id)
 
+    def nudge(self) -> None:
+        """Tell everybody that a look is worthwhile."""
+        with self._mutex:
+            for watches in self._watches.values():
+                for watch in watches:
+                    watch.wake()
+
+    def awaited(self) -> list[str]:
+        """The rollouts that somebody waits for."""
+        with self._mutex:
+            return list(self._watches)
+
     def watch(self) -> BellWatch:
         """A watch for one call; to be used in the event loop that sleeps."""
         return BellWatch(self)
@@ -153,8 +165,11 @@ class BellWatch:
 
     def check(self) -> None:
         """Wake the call if nothing is awaited any more."""
-        if self.awaited:
-            return
+        if not self.awaited:
+            self.wake()
+
+    def wake(self) -> None:
+        """Let the call have a look."""
         try:
             self._loop.call_soon_threadsafe(self._all_finished.set)
         except RuntimeError:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from agl.errors import StoreError
+from agl.errors import BackendError, StoreError
 from agl.types import (
     FINISHED_STATUSES,
     QUEUING_STATUSES,
@@ -289,6 +289,9 @@ class LightningStore:
 
         Returns for each update, in the order given, the attempt as it is then, or the error that
         ``update_attempt`` raised; one failure does not stop the others.
+
+        Raises:
+            BackendError: the database failed.
         """
         results: list[Attempt | StoreError] = []
         for update in updates:
@@ -298,6 +301,8 @@ class LightningStore:
                         update.rollout_id, update.attempt_id, **update.changes()
                     )
                 )
+            except BackendError:
+                raise
             except StoreError as error:
                 results.append(error)
         return results

@@ -57,6 +57,8 @@ WAITS = ("wait_for_rollouts", "wait_for_rollout")
 ERROR_LABELS = frozenset(
     (
         "AttemptNotFoundError",
+        "BackendError",
+        "BackendUnavailableError",
         "CancelledError",
         "ConflictError",
         "DuplicatedPrimaryKeyError",
@@ -72,6 +74,7 @@ ERROR_LABELS = frozenset(
         "SpansEvictedError",
         "StoreError",
         "TimeoutError",
+        "TooLargeError",
         "TypeError",
         "ValidationError",
         "ValueError",

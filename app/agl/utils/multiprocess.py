@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import atexit
 import errno
+import fcntl
+import itertools
 import logging
 import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agl.config import MULTIPROC_DIR_VARIABLE, load_environment, set_multiproc_dir
 from agl.errors import EnvironmentFault
@@ -29,6 +31,8 @@ ROOM_NEEDED = 256 << 10
 logger = logging.getLogger(__name__)
 
 _own_folder: Path | None = None
+_slot = ""
+_slot_lock: int | None = None
 
 
 def prepare_writer_folder(folder: str) -> Path:
@@ -106,6 +110,56 @@ def setup_multiprocess_prometheus() -> None:
     set_multiproc_dir(_own_folder)
     atexit.register(_remove_own_folder, _own_folder, os.getpid())
     logger.debug("Created the metrics folder %s.", _own_folder)
+
+
+def use_metrics_slots() -> None:
+    """Name this process's metrics files, and those of its forks, by slot instead of by pid.
+
+    A slot is a number that one living process has; when that ends, be it by kill -9, the next one
+    goes on with its files. So the number of files does not grow with the number of processes there
+    have ever been, and nothing is counted twice. Must run before the first metric is made; without
+    the shared folder it does nothing.
+    """
+    if load_environment().multiproc_dir is None:
+        return
+    from prometheus_client import values as untyped
+
+    values: Any = untyped
+    take_metrics_slot(first=True)
+    values.ValueClass = values.MultiProcessValue(_slot_name)
+
+
+def take_metrics_slot(*, first: bool = False) -> None:
+    """Take a slot of its own; to be called in a fork of a process that uses slots.
+
+    Args:
+        first: Take one although no parent uses slots.
+
+    Raises:
+        OSError: The folder takes no lock file.
+    """
+    global _slot, _slot_lock
+    folder = load_environment().multiproc_dir
+    if folder is None or (_slot_lock is None and not first):
+        return
+    if _slot_lock is not None:
+        os.close(_slot_lock)  # the parent's, which keeps its own descriptor of it
+    _slot, _slot_lock = _free_slot(Path(folder))
+
+
+def _free_slot(folder: Path) -> tuple[str, int]:
+    for number in itertools.count():
+        lock = os.open(folder / f"slot-{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return f"slot-{number}", lock
+        except BlockingIOError:
+            os.close(lock)
+    raise AssertionError("unreachable")
+
+
+def _slot_name() -> str:
+    return _slot
 
 
 def get_prometheus_registry() -> CollectorRegistry:

@@ -335,14 +335,14 @@ def run_gunicorn(
     health_url: str | None = None,
 ) -> None:
     """Body of the process that starts and watches gunicorn's workers."""
-    from agl.utils.gunicorn_server import Arbiter
+    from agl.utils.rolling import RollingArbiter
 
     forget_signals_of_parent()
     owner = os.getpid()
     with asyncio.Runner() as runner:
         runner.run(_enter(serve_context))
         try:
-            arbiter: Any = Arbiter(gunicorn_app)
+            arbiter: Any = RollingArbiter(gunicorn_app)
             watchdog = threading.Thread(
                 target=_watch_gunicorn,
                 args=(arbiter, event_queue, timeout, health_url),

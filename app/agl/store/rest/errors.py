@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, to_json
 
-from agl.errors import StoreError
+from agl.errors import BackendError, BackendUnavailableError, StoreError
 from agl.store.rest.wire import dump, status_of
 
 logger = logging.getLogger("agl.store.server")
@@ -83,16 +83,20 @@ def reply_to(error: Exception, *, debug_errors: bool) -> Reply:
 def _store_or_unexpected(error: Exception, debug_errors: bool) -> Reply:
     error_id = uuid.uuid4().hex[:12]
     name = type(error).__name__
+    headers: Headers = ()
     if isinstance(error, StoreError):
         status, detail = status_of(error), str(error)
-        logger.info("%s: %s (status %d, error_id %s)", name, detail, status, error_id)
+        level = logging.ERROR if isinstance(error, BackendError) else logging.INFO
+        logger.log(level, "%s: %s (status %d, error_id %s)", name, detail, status, error_id)
+        if isinstance(error, BackendUnavailableError):
+            headers = ((b"retry-after", str(error.retry_after_seconds).encode()),)
     else:
         status, detail = 500, "Internal server error"
         logger.error("Unhandled %s (error_id %s)", name, error_id, exc_info=error)
     body = {"detail": detail, "error_type": name, "error_id": error_id}
     if debug_errors:
         body["traceback"] = "".join(traceback.format_exception(error))
-    return Reply(status, dump(body))
+    return Reply(status, dump(body), headers=headers)
 
 
 def _malformed_json(item: ErrorDetails, raw: bytes) -> dict[str, Any]:

@@ -25,6 +25,10 @@ _REFUSED = "agl.http.refused.total"
 _INSTANCE = INSTANCE_HEADER.lower().encode()
 
 
+WRONG_TOKENS = 100
+"""Wrong tokens that an address may send at once; one a second more."""
+
+
 class Throttle:
     """Counts wrong tokens by address: so many at once, then so many a second.
 
@@ -37,7 +41,7 @@ class Throttle:
 
     def __init__(
         self,
-        burst: float = 100,
+        burst: float = WRONG_TOKENS,
         per_second: float = 1,
         addresses: int = 10_000,
         clock: Callable[[], float] = time.monotonic,
@@ -67,15 +71,23 @@ class AccessMiddleware:
     """Lets in who shows the API token, as Bearer or as Basic password; health is open.
 
     Wrong tokens are counted, and answered 429 when one address sends many; who shows the right one
-    is let in all the same, since all runners may share an address.
+    is let in all the same, since all runners may share an address. Each of several processes counts
+    for itself, up to its share: together they let no more through than one would.
     """
 
     def __init__(
-        self, app: ASGIApp, *, api_token: str, tracker: MetricsBackend | None = None
+        self,
+        app: ASGIApp,
+        *,
+        api_token: str,
+        tracker: MetricsBackend | None = None,
+        processes: int = 1,
     ) -> None:
         self._app = app
         self._token = api_token.encode()
-        self._throttle = Throttle()
+        self._throttle = Throttle(
+            burst=max(1.0, WRONG_TOKENS / processes), per_second=1 / processes
+        )
         self._tracker = tracker
         if tracker is not None:
             tracker.register_counter(_REFUSED, ("reason",))

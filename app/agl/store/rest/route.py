@@ -174,13 +174,15 @@ class WireRoute(APIRoute):
         if self._body is not None:
             raw = await read_body(scope, receive)
             arguments[self._body.name] = self._body.parse(raw, header(scope, b"content-type"))
-        call = self._call
-        if self._again is not None and header(scope, _AGAIN) is not None:
-            call = self._again
+        again = header(scope, _AGAIN) is not None
+        call = self._again if again and self._again is not None else self._call
         with share_objects():  # what came as bytes belongs to nobody else, and leaves as bytes
             if self.replays is not None and (key := header(scope, KEY_HEADER)) is not None:
                 reply = await self.replays.once(
-                    scope["path"], key, lambda: self._reply(call, arguments)
+                    scope["path"],
+                    key,
+                    lambda: self._reply(call, arguments),
+                    sent_again=again,
                 )
             elif self.waiting is not None:
                 result = await self.waiting.wait(call(**arguments), receive)

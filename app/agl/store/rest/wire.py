@@ -13,11 +13,13 @@ from pydantic_core import to_json
 
 import agl.errors as store_errors
 from agl.errors import (
+    BackendError,
     ConflictError,
     GoneError,
     InvalidRequestError,
     NotFoundError,
     StoreError,
+    TooLargeError,
 )
 from agl.store.base import FilterLogic, SortOrder
 from agl.types import (
@@ -78,7 +80,9 @@ ERROR_STATUS: tuple[tuple[type[StoreError], int], ...] = (
     (NotFoundError, 404),
     (ConflictError, 409),
     (GoneError, 410),
+    (TooLargeError, 413),
     (InvalidRequestError, 400),
+    (BackendError, 503),
     (StoreError, 400),
 )
 """First match wins, so subclasses of an entry share its status."""

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agl.errors import StoreError
+from agl.errors import BackendError, StoreError
 from agl.store.base import LightningStore
 from agl.store.rest.body import read_body
 from agl.store.rest.errors import Headers, HttpError
@@ -96,6 +96,8 @@ class OtlpRoutes:
         for group in _by_attempt(numbered):
             try:
                 await self._store.add_many_spans(group)
+            except BackendError:
+                raise  # 503: the exporter sends them again, rejected ones it would drop
             except StoreError as error:
                 logger.warning("Rejected %d OTLP spans: %s", len(group), error)
                 rejected += [str(error)] * len(group)

@@ -1,0 +1,512 @@
+"""Group commit: the writes of many calls go to the server together.
+
+While one write is under way, all further writes of this event loop gather and go as one unordered
+bulk over several collections (MongoDB 8.0, wire version 25). A call is answered only after its own
+writes are acknowledged by a majority. On older servers there is one bulk for each collection,
+and each conditional update goes alone, because only so is it known which of them matched.
+
+Every write can be sent twice with the effect of once, so after a failure that leaves open whether
+anything was done, the same writes are sent again, for up to half a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from pymongo import InsertOne, UpdateOne
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.errors import (
+    BulkWriteError,
+    ClientBulkWriteException,
+    InvalidOperation,
+    PyMongoError,
+)
+
+from agl.errors import BackendUnavailableError, StoreError
+from agl.store.collection.mongo.errors import DUPLICATE_KEY, is_passing, translate, write_errors
+from agl.store.collection.mongo.metrics import DriverMetrics
+from agl.store.collection.mongo.pool import Client
+
+logger = logging.getLogger(__name__)
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+MOST_WRITES = 1000
+"""Writes in one bulk."""
+
+MOST_BYTES = 12 * 2**20
+"""Bytes in one bulk, beyond its first write; the server takes 48 MB."""
+
+PATIENCE_SECONDS = 30.0
+"""How long writes are sent again while the server cannot be reached."""
+
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 1.0
+_SMALL = 512
+_PASSING_CODES = frozenset((112, 11600, 11602, 10107, 189, 91, 262))
+
+
+class Write:
+    """One insert or update, safe to send twice.
+
+    Args:
+        collection: Its name.
+        body: The document to insert, or the update.
+        match: What the update is for; ``None`` for an insert.
+        upsert: Insert if nothing matches.
+        merge: Updates with the same key may be joined into one, the later ones winning.
+        again: What to send instead of ``body`` when it is sent again.
+        size: About how many bytes it takes.
+    """
+
+    __slots__ = ("again", "body", "collection", "match", "merge", "size", "upsert")
+
+    def __init__(
+        self,
+        collection: str,
+        body: Mapping[str, Any],
+        match: Mapping[str, Any] | None = None,
+        *,
+        upsert: bool = False,
+        merge: Hashable | None = None,
+        again: Mapping[str, Any] | None = None,
+        size: int = _SMALL,
+    ) -> None:
+        self.collection = collection
+        self.body = body
+        self.match = match
+        self.upsert = upsert
+        self.merge = merge
+        self.again = again
+        self.size = size
+
+    def model(self, namespace: str | None, *, again: bool) -> InsertOne[Any] | UpdateOne:
+        """The operation as the driver takes it."""
+        body = self.again if again and self.again is not None else self.body
+        if self.match is None:
+            return InsertOne(body, namespace=namespace)
+        return UpdateOne(self.match, body, upsert=self.upsert, namespace=namespace)
+
+    def joined(self, later: Write) -> Write:
+        """This update and a later one for the same document as one."""
+        return Write(
+            self.collection,
+            _joined(self.body, later.body),
+            later.match,
+            upsert=self.upsert,
+            merge=self.merge,
+            again=later.again,
+            size=self.size,
+        )
+
+
+def _joined(first: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    joined = {operator: dict(first.get(operator, {})) for operator in (*first, *later)}
+    for operator, fields in later.items():
+        for field, value in fields.items():
+            known = joined[operator].get(field)
+            higher = operator == "$max" and known is not None and known > value
+            joined[operator][field] = known if higher else value
+    for field in joined.get("$set", ()):
+        joined.get("$setOnInsert", {}).pop(field, None)
+    return {operator: fields for operator, fields in joined.items() if fields}
+
+
+class Outcome(NamedTuple):
+    """What became of a write."""
+
+    matched: bool = False
+    """It found a stored document."""
+
+    inserted: bool = False
+    """It stored a new document."""
+
+    code: int | None = None
+    """Why it failed; 11000 for a key that is taken."""
+
+    message: str = ""
+    resent: bool = False
+    """It was sent more than once, so it may have met its own work."""
+
+    @property
+    def duplicate(self) -> bool:
+        return self.code == DUPLICATE_KEY
+
+
+class Gathering(Generic[Q, A]):
+    """Requests of many calls, answered together; while some are under way, further ones gather.
+
+    Args:
+        send: Answers requests, one answer each, in their order.
+        take: How many of the waiting requests go next.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[list[Q]], Awaitable[Sequence[A]]],
+        take: Callable[[Sequence[Q]], int] = len,
+    ) -> None:
+        self._send = send
+        self._take = take
+        self._waiting: deque[tuple[Q, asyncio.Future[A]]] = deque()
+        self._running: asyncio.Task[None] | None = None
+
+    def ask(self, request: Q) -> asyncio.Future[A]:
+        """The answer, from a round trip that begins after this call."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[A] = loop.create_future()
+        self._waiting.append((request, answer))
+        if self._running is None:
+            self._running = loop.create_task(self._run())
+        return answer
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                await self._next()
+                await asyncio.sleep(0)  # those answered may ask, or give back, before the next
+        finally:
+            self._running = None
+            for _, answer in self._waiting:  # only when this task was cancelled
+                answer.cancel()
+            self._waiting.clear()
+
+    async def _next(self) -> None:
+        waiting = self._waiting
+        count = self._take([request for request, _ in waiting])
+        batch = [waiting.popleft() for _ in range(max(1, count))]
+        try:
+            answers = await self._send([request for request, _ in batch])
+        except Exception as error:
+            for _, answer in batch:
+                if not answer.done():
+                    answer.set_exception(error)
+                    answer.exception()  # whoever asked may be gone
+            return
+        except BaseException:
+            for _, answer in batch:
+                answer.cancel()
+            raise
+        for (_, answer), result in zip(batch, answers, strict=True):
+            if not answer.done():
+                answer.set_result(result)
+
+
+class Submission(NamedTuple):
+    """The writes of one decision, and how the totals change by them."""
+
+    writes: Sequence[Write]
+    delta: Mapping[str, int]
+
+
+class Combiner:
+    """Sends the writes of one event loop.
+
+    Args:
+        client: That of the event loop.
+        database_name: Where the collections are.
+        metrics: Counts batches and repeats.
+        totals: Told what is about to be written; returns a write that goes with it, if any.
+        failed: Told what was not written after all.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        database_name: str,
+        metrics: DriverMetrics | None,
+        totals: Callable[[Mapping[str, int]], Write | None],
+        failed: Callable[[Mapping[str, int]], None],
+    ) -> None:
+        self._client = client
+        self._database_name = database_name
+        self._metrics = metrics
+        self._totals = totals
+        self._failed = failed
+        self.by_collection = False
+        """The server knows no bulk over several collections."""
+
+        self._gathering = Gathering[Submission, list[Outcome]](self._send_all, _how_many)
+
+    async def submit(
+        self, writes: Sequence[Write], delta: Mapping[str, int] | None = None
+    ) -> list[Outcome]:
+        """Carry out writes, each on its own, and return what became of them, in their order.
+
+        Raises:
+            BackendError: the server refused, or could not be reached for half a minute.
+        """
+        return await self._gathering.ask(Submission(writes, delta or {}))
+
+    async def _send_all(self, submissions: list[Submission]) -> list[list[Outcome]]:
+        delta = _sum(submissions)
+        ours = self._totals(delta)
+        batch = _Batch(submissions, ours)
+        if self._metrics is not None:
+            self._metrics.batch("write", len(batch.writes))
+        try:
+            outcomes = await self.send(batch.writes)
+        except BaseException:
+            self._failed(delta)
+            raise
+        return batch.answers(outcomes)
+
+    async def send(self, writes: Sequence[Write]) -> list[Outcome]:
+        """Send writes until each has an outcome.
+
+        Raises:
+            BackendError: the server refused, or could not be reached for half a minute.
+        """
+        outcomes: dict[int, Outcome] = {}
+        left: list[int] = list(range(len(writes)))
+        retry = Patience()
+        while left:
+            try:
+                found = await self._once([writes[i] for i in left], again=retry.tries > 0)
+            except PyMongoError as error:
+                if not is_passing(error):
+                    raise translate(error) from error
+                await self._pause(retry, error)
+                continue
+            for i, outcome in zip(left, found, strict=True):
+                outcomes[i] = outcome._replace(resent=retry.tries > 0)
+            again = [i for i in left if _to_repeat(writes[i], outcomes[i])]
+            if again:
+                await self._pause(retry, None, outcomes[again[0]])
+            left = again
+        return [outcomes[i] for i in range(len(writes))]
+
+    async def _pause(
+        self, retry: Patience, error: PyMongoError | None, outcome: Outcome | None = None
+    ) -> None:
+        if self._metrics is not None:
+            self._metrics.retried("write")
+        await retry.pause(translate(error) if error is not None else None, outcome)
+
+    async def _once(self, writes: list[Write], *, again: bool) -> list[Outcome]:
+        if not self.by_collection:
+            try:
+                return await self._over_collections(writes, again=again)
+            except InvalidOperation as error:
+                if not _is_too_old(error):
+                    raise
+                logger.info("MongoDB before 8.0: one bulk for each collection")
+                self.by_collection = True
+        return await self._by_collection(writes, again=again)
+
+    async def _over_collections(
+        self,
+        writes: Sequence[Write],
+        *,
+        again: bool,
+    ) -> list[Outcome]:
+        client: Any = self._client
+        models = [w.model(f"{self._database_name}.{w.collection}", again=again) for w in writes]
+        try:
+            result: Any = await client.bulk_write(models, ordered=False, verbose_results=True)
+            errors: Sequence[Mapping[str, Any]] = ()
+        except ClientBulkWriteException as failure:
+            _raise_if_unclear(failure)
+            result, errors = failure.partial_result, write_errors(failure)
+        found = [Outcome()] * len(writes)
+        for i, one in getattr(result, "update_results", {}).items():
+            upserted = one.upserted_id is not None
+            found[i] = Outcome(matched=one.matched_count > 0 and not upserted, inserted=upserted)
+        for i in getattr(result, "insert_results", {}):
+            found[i] = Outcome(inserted=True)
+        return _with_errors(found, errors)
+
+    async def _by_collection(self, writes: Sequence[Write], *, again: bool) -> list[Outcome]:
+        groups: dict[str, list[int]] = {}
+        alone: list[int] = []
+        for i, write in enumerate(writes):
+            conditional = write.match is not None and not write.upsert
+            (alone if conditional else groups.setdefault(write.collection, [])).append(i)
+        found = [Outcome()] * len(writes)
+        parts = [
+            *(self._bulk(name, group, writes, found, again) for name, group in groups.items()),
+            *(self._update(i, writes[i], found, again) for i in alone),
+        ]
+        for failure in await asyncio.gather(*parts, return_exceptions=True):
+            if failure is not None:
+                raise failure
+        return found
+
+    async def _bulk(
+        self,
+        name: str,
+        group: list[int],
+        writes: Sequence[Write],
+        found: list[Outcome],
+        again: bool,
+    ) -> None:
+        collection = self._client[self._database_name][name]
+        models: list[Any] = [writes[i].model(None, again=again) for i in group]
+        errors: dict[int, Mapping[str, Any]] = {}
+        try:
+            upserted = (await collection.bulk_write(models, ordered=False)).upserted_ids or {}
+        except BulkWriteError as failure:
+            if failure.details.get("writeConcernErrors"):
+                raise
+            errors = {one["index"]: one for one in write_errors(failure)}
+            upserted = {one["index"]: one["_id"] for one in failure.details.get("upserted", [])}
+        for at, i in enumerate(group):
+            if at in errors:
+                found[i] = Outcome(code=errors[at]["code"], message=errors[at].get("errmsg", ""))
+            else:
+                inserted = at in upserted or writes[i].match is None
+                found[i] = Outcome(matched=not inserted, inserted=inserted)
+
+    async def _update(self, i: int, write: Write, found: list[Outcome], again: bool) -> None:
+        body = write.again if again and write.again is not None else write.body
+        collection = self._client[self._database_name][write.collection]
+        result = await collection.update_one(write.match or {}, body)
+        found[i] = Outcome(matched=result.matched_count > 0)
+
+    async def within(self, session: AsyncClientSession, writes: Sequence[Write]) -> list[Outcome]:
+        """Carry out writes in a transaction, in order, up to the first that fails.
+
+        Raises:
+            PyMongoError: as the driver raises it, for whoever runs the transaction.
+        """
+        if not self.by_collection:
+            client: Any = self._client
+            models = [w.model(f"{self._database_name}.{w.collection}", again=False) for w in writes]
+            try:
+                result: Any = await client.bulk_write(
+                    models, ordered=True, verbose_results=True, session=session
+                )
+            except InvalidOperation as error:
+                if not _is_too_old(error):
+                    raise
+                self.by_collection = True
+            else:
+                found = [Outcome(inserted=True)] * len(writes)
+                for i, one in result.update_results.items():
+                    upserted = one.upserted_id is not None
+                    found[i] = Outcome(one.matched_count > 0 and not upserted, upserted)
+                return found
+        return await self._within_by_collection(session, writes)
+
+    async def _within_by_collection(
+        self, session: AsyncClientSession, writes: Sequence[Write]
+    ) -> list[Outcome]:
+        found: dict[int, Outcome] = {}
+        inserts: dict[str, list[Any]] = {}
+        for i, write in enumerate(writes):
+            if write.match is None:
+                inserts.setdefault(write.collection, []).append(write.model(None, again=False))
+                found[i] = Outcome(inserted=True)
+                continue
+            collection = self._client[self._database_name][write.collection]
+            result = await collection.update_one(
+                write.match, write.body, upsert=write.upsert, session=session
+            )
+            upserted = result.upserted_id is not None
+            found[i] = Outcome(result.matched_count > 0 and not upserted, upserted)
+        for name, models in inserts.items():
+            collection = self._client[self._database_name][name]
+            await collection.bulk_write(models, ordered=True, session=session)
+        return [found[i] for i in range(len(writes))]
+
+
+class Patience:
+    """Pauses between tries that grow, until they have lasted long enough."""
+
+    def __init__(self, seconds: float = PATIENCE_SECONDS) -> None:
+        self.tries = 0
+        self._give_up = time.monotonic() + seconds
+
+    async def pause(self, error: StoreError | Any, outcome: Outcome | None = None) -> None:
+        """Before the next try.
+
+        Raises:
+            BackendUnavailableError: it has been tried for long enough.
+        """
+        if time.monotonic() > self._give_up:
+            if isinstance(error, StoreError):
+                raise error
+            code = f" (code {outcome.code})" if outcome is not None else ""
+            raise BackendUnavailableError(f"MongoDB cannot answer just now{code}; try again")
+        await asyncio.sleep(min(_FIRST_PAUSE * 2**self.tries, _LONGEST_PAUSE))
+        self.tries += 1
+
+
+class _Batch:
+    """The writes of submissions, those that can be joined joined."""
+
+    def __init__(self, submissions: Sequence[Submission], ours: Write | None) -> None:
+        self.writes: list[Write] = []
+        self._places: list[list[int]] = []
+        merged: dict[Hashable, int] = {}
+        for submission in submissions:
+            self._places.append([self._add(write, merged) for write in submission.writes])
+        if ours is not None:
+            self.writes.append(ours)
+
+    def _add(self, write: Write, merged: dict[Hashable, int]) -> int:
+        if write.merge is not None:
+            place = merged.setdefault((write.collection, write.merge), len(self.writes))
+            if place < len(self.writes):
+                self.writes[place] = self.writes[place].joined(write)
+                return place
+        self.writes.append(write)
+        return len(self.writes) - 1
+
+    def answers(self, outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
+        return [[outcomes[place] for place in places] for places in self._places]
+
+
+def _how_many(submissions: Sequence[Submission]) -> int:
+    """How many submissions one bulk takes."""
+    count = writes = size = 0
+    for submission in submissions:
+        writes += len(submission.writes)
+        size += sum(write.size for write in submission.writes)
+        if count and (writes > MOST_WRITES or size > MOST_BYTES):
+            break
+        count += 1
+    return count
+
+
+def _sum(submissions: Sequence[Submission]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for submission in submissions:
+        for name, number in submission.delta.items():
+            total[name] = total.get(name, 0) + number
+    return {name: number for name, number in total.items() if number}
+
+
+def _is_too_old(error: InvalidOperation) -> bool:
+    """Whether the server knows no bulk over several collections; else the client is closed."""
+    return "8.0" in str(error)
+
+
+def _raise_if_unclear(failure: ClientBulkWriteException) -> None:
+    """Pass on what leaves open which of the writes were done."""
+    if failure.error is not None:
+        raise failure.error if isinstance(failure.error, PyMongoError) else failure
+    if failure.write_concern_errors:
+        raise failure
+
+
+def _with_errors(found: list[Outcome], errors: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+    for error in errors:
+        found[error["idx"]] = Outcome(code=error["code"], message=error.get("errmsg", ""))
+    return found
+
+
+def _to_repeat(write: Write, outcome: Outcome) -> bool:
+    """Whether the server asks to try this write again.
+
+    Two upserts of one key can meet: one of them finds it taken and has to be an update.
+    """
+    if outcome.code in _PASSING_CODES:
+        return True
+    return outcome.duplicate and write.upsert and write.merge is not None

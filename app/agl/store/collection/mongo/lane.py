@@ -1,0 +1,274 @@
+"""What the calls of one event loop share: the client, batches of reads and writes, totals."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from bson import ObjectId
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.errors import ClientBulkWriteException, PyMongoError
+
+from agl.errors import DuplicatedPrimaryKeyError
+from agl.store.collection.mongo.combine import Combiner, Gathering, Outcome, Patience, Write
+from agl.store.collection.mongo.errors import (
+    DUPLICATE_KEY,
+    is_passing,
+    translate,
+    write_errors,
+)
+from agl.store.collection.mongo.loader import QueueHead, RootLoader
+from agl.store.collection.mongo.pool import MongoClientPool
+from agl.store.collection.mongo.totals import Reconciler, Totals
+from agl.store.collection.mongo.transaction import in_transaction
+
+logger = logging.getLogger(__name__)
+
+STATE = "state"
+_WRITE_CONFLICT = 112
+_MOST_NUMBERS = 100_000
+_CLOSE_SECONDS = 5.0
+
+
+class ConflictError(Exception):
+    """Something that a decision was based on has changed; it has to be made again."""
+
+
+class Lane:
+    """One event loop's access to a partition."""
+
+    def __init__(self, pool: MongoClientPool, database_name: str, partition_id: str) -> None:
+        self.client = pool.client()
+        self.database = pool.database(database_name)
+        self.metrics = pool.metrics
+        self.partition_id = partition_id
+        self.totals = Totals(partition_id)
+        self.combiner = Combiner(
+            self.client,
+            database_name,
+            self.metrics,
+            self.totals.write,
+            self.totals.take_back,
+        )
+        self.loader = RootLoader(self.database, partition_id, self.metrics)
+        self.queue = QueueHead(self.database, partition_id)
+        self.numbers = HighestNumbers()
+        self.head = ResourcesHead(self)
+        self._background: set[asyncio.Task[Any]] = set()
+        self.totals.flush_now = self._flush_totals
+        self._prepared: asyncio.Task[None] | None = None
+
+    async def prepare(self, ensure: Callable[[], Awaitable[None]]) -> None:
+        """Once: collections, indexes, the base of the totals."""
+        if self._prepared is None or (
+            self._prepared.done()
+            and (self._prepared.cancelled() or self._prepared.exception() is not None)
+        ):
+            self._prepared = asyncio.get_running_loop().create_task(self._prepare(ensure))
+        if not self._prepared.done():
+            await asyncio.shield(self._prepared)
+        elif self._prepared.exception() is not None:
+            await self._prepared
+
+    @property
+    def prepared(self) -> bool:
+        return (
+            self._prepared is not None
+            and self._prepared.done()
+            and not self._prepared.cancelled()
+            and self._prepared.exception() is None
+        )
+
+    async def _prepare(self, ensure: Callable[[], Awaitable[None]]) -> None:
+        await ensure()
+        try:
+            await Reconciler(self.database, self.partition_id).prepare()
+        except PyMongoError as error:
+            raise translate(error) from error
+
+    def run_beside(self, work: Awaitable[Any]) -> None:
+        """Carry something out without waiting for it; a failure is logged."""
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._beside_done)
+
+    def _beside_done(self, task: asyncio.Future[Any]) -> None:
+        self._background.discard(task)  # type: ignore[arg-type] # ensure_future made it a task
+        if not task.cancelled() and task.exception() is not None:
+            logger.warning("Work beside calls failed: %s", task.exception())
+
+    async def close(self) -> None:
+        """Send what the totals still have to send, and wait for work beside calls."""
+        self.totals.flush_last()
+        if self._background:
+            await asyncio.wait(self._background, timeout=_CLOSE_SECONDS)
+
+    def _flush_totals(self) -> None:
+        self.run_beside(self.combiner.submit([]))
+
+    # Writes
+
+    async def submit(self, writes: Sequence[Write], delta: Mapping[str, int]) -> list[Outcome]:
+        """Carry out writes; an insert whose key is taken by itself counts as done."""
+        outcomes = await self.combiner.submit(writes, delta)
+        taken = [
+            i for i, outcome in enumerate(outcomes) if outcome.duplicate and writes[i].match is None
+        ]
+        for i in await self._our_own(writes, taken):
+            outcomes[i] = Outcome(inserted=True, resent=True)
+        return outcomes
+
+    async def _our_own(self, writes: Sequence[Write], taken: Sequence[int]) -> list[int]:
+        """Those of the inserts that met themselves: they were sent twice."""
+        by_collection: dict[str, dict[ObjectId, int]] = {}
+        for i in taken:
+            by_collection.setdefault(writes[i].collection, {})[writes[i].body["_id"]] = i
+        own: list[int] = []
+        for name, ids in by_collection.items():
+            match = {"_id": {"$in": list(ids)}}
+            found = await self.reading(
+                lambda name=name, match=match: self.database[name].find(match, {"_id": 1}).to_list()
+            )
+            own += [ids[document["_id"]] for document in found]
+        return own
+
+    async def reading(self, read: Callable[[], Awaitable[Any]]) -> Any:
+        """A read, repeated while the server cannot answer."""
+        retry = Patience()
+        while True:
+            try:
+                return await read()
+            except PyMongoError as error:
+                if not is_passing(error):
+                    raise translate(error) from error
+                await retry.pause(translate(error))
+
+    async def transact(self, writes: Sequence[Write], delta: Mapping[str, int]) -> None:
+        """Carry out writes all or none; each update without upsert has to match.
+
+        Raises:
+            ConflictError: an update did not match, or another transaction was faster.
+            DuplicatedPrimaryKeyError: a key is taken.
+        """
+        with self.totals.transaction() as counters:
+            all_writes = [*writes, counters.write(delta)] if delta else list(writes)
+
+            async def carry_out(session: AsyncClientSession) -> None:
+                outcomes = await self.combiner.within(session, all_writes)
+                for write, outcome in zip(all_writes, outcomes, strict=True):
+                    if write.match is not None and not write.upsert and not outcome.matched:
+                        raise ConflictError
+
+            try:
+                await in_transaction(self.client, carry_out, metrics=self.metrics)
+            except PyMongoError as error:
+                _raise_translated(error)
+
+
+def _raise_translated(error: PyMongoError) -> NoReturn:
+    codes = _codes(error)
+    if _WRITE_CONFLICT in codes:
+        raise ConflictError from error
+    if DUPLICATE_KEY in codes:
+        raise DuplicatedPrimaryKeyError("A new id is taken already") from error
+    raise translate(error) from error
+
+
+def _codes(error: PyMongoError) -> list[int]:
+    codes = [one.get("code", 0) for one in write_errors(error)]
+    inner = error.error if isinstance(error, ClientBulkWriteException) else error
+    codes.append(getattr(inner, "code", None) or 0)
+    return codes
+
+
+class HighestNumbers:
+    """Span numbers known to be stored, so that they need not be raised again."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, int] = OrderedDict()
+
+    def covers(self, rollout_id: str, number: int) -> bool:
+        return self._known.get(rollout_id, -1) >= number
+
+    def learn(self, rollout_id: str, number: int) -> None:
+        known = self._known
+        known[rollout_id] = max(known.get(rollout_id, number), number)
+        known.move_to_end(rollout_id)
+        if len(known) > _MOST_NUMBERS:
+            known.popitem(last=False)
+
+
+class ResourcesHead:
+    """Which resources are the latest: one small document, so that nobody has to sort."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._gathering = Gathering[None, str | None](self._read)
+        self._known = False
+        self._cached: str | None = None
+        self._document_id = f"{lane.partition_id}/latest_resources"
+
+    async def read(self) -> str | None:
+        """Id of the latest resources, as it is after this call began."""
+        return await self._gathering.ask(None)
+
+    async def guess(self) -> str | None:
+        """The id as last seen here; to be used with :meth:`guard`."""
+        return self._cached if self._known else await self.read()
+
+    def forget(self) -> None:
+        """The guess was wrong."""
+        self._known = False
+
+    def guard(self, resources_id: str | None) -> Write:
+        """For a transaction: matches only while these are the latest. Changes nothing."""
+        return Write(
+            STATE,
+            {"$set": {"resources_id": resources_id}},
+            {"_id": self._document_id, "resources_id": resources_id},
+        )
+
+    def move(self, resources_id: str, update_time: float) -> Write:
+        """For a transaction: makes these the latest."""
+        values = {"resources_id": resources_id, "update_time": update_time}
+        return Write(
+            STATE,
+            {"$set": {"partition_id": self._lane.partition_id, **values}},
+            {"_id": self._document_id},
+            upsert=True,
+        )
+
+    def moved(self, resources_id: str) -> None:
+        """They are the latest now."""
+        self._cached, self._known = resources_id, True
+
+    async def _read(self, asked: list[None]) -> list[str | None]:
+        found = await self._lane.reading(self._find)
+        self._cached, self._known = found, True
+        return [found] * len(asked)
+
+    async def _find(self) -> str | None:
+        state = self._lane.database[STATE]
+        match = {"_id": self._document_id}
+        while (head := await state.find_one(match)) is None:
+            latest = await self._newest()
+            values = {"partition_id": self._lane.partition_id, "resources_id": latest}
+            await state.update_one(match, {"$setOnInsert": values}, upsert=True)
+        return head["resources_id"]
+
+    async def _newest(self) -> str | None:
+        """What 0.3 took for the latest; there is no head yet."""
+        mine = {"partition_id": self._lane.partition_id}
+        found = await self._lane.database["resources"].find_one(
+            mine, {"resources_id": 1}, sort=[("update_time", -1), ("_id", -1)]
+        )
+        return None if found is None else found["resources_id"]
+
+
+async def conflict_pause(tries: int) -> None:
+    """Let the others finish; longer each time, at random so that not all come back at once."""
+    await asyncio.sleep(random.uniform(0, min(0.002 * 2**tries, 0.2)))  # noqa: S311 - no secret

@@ -1,0 +1,355 @@
+"""The rollout document: a rollout, all its attempts, its place in the queue and its deadline.
+
+It is the unit of atomicity. A decision is one read of it and one compare-and-set: the update
+matches only the version that was read and writes absolute values, so it can be sent twice.
+
+=================  =============================================================================
+``attempts``       documents of the attempts, in the order in which they were started; never
+                   shortened, so the place of an attempt is its name
+``queued_at``      when it entered the queue last: its place there, while its status is waiting
+``deadline``       when the watchdog has to look at it, or null
+``version``        token of the last decision; heartbeats do not change it
+``previous``       tokens before it, by which a decision sent twice is recognised
+``finish``         written with a status that finishes it, for those who follow the change stream
+=================  =============================================================================
+
+Documents of agent-lightning 0.3 have none of these. Their attempts come from a collection of their
+own and are embedded with the first decision; without ``queued_at`` they are first in the queue.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from bson import ObjectId
+
+from agl.store.collection.mongo.combine import Write
+from agl.store.collection.mongo.documents import (
+    WRAPPED_KEY,
+    from_document,
+    model_fields,
+    sealed,
+    some_fields,
+)
+from agl.store.collection.mongo.ids import new_id
+from agl.store.collection.writes import WriteBatch
+from agl.types import FINISHED_STATUSES, QUEUING_STATUSES, Attempt, Rollout
+from agl.utils.ownership import replace
+
+ROLLOUTS = "rollouts"
+LIGHT: Mapping[str, int] = {"input": 0, "metadata": 0}
+"""Projection for decisions that hand out no rollout."""
+
+_ROLLOUT_FIELDS = tuple(Rollout.model_fields)
+_HEARTBEAT = ("last_heartbeat_time",)
+_TOKENS_KEPT = 6
+_UNSET_DEADLINE = object()
+
+_clock_mutex = threading.Lock()
+_last_tick = 0.0
+_TICK = 1e-6
+
+
+def tick() -> float:
+    """Seconds since the epoch; later than every other tick of this process."""
+    global _last_tick
+    with _clock_mutex:
+        _last_tick = max(time.time(), _last_tick + _TICK)
+        return _last_tick
+
+
+class Root:
+    """A rollout document as it was read."""
+
+    __slots__ = (
+        "attempts",
+        "deadline",
+        "document_id",
+        "embedded",
+        "light",
+        "previous",
+        "queued_at",
+        "rollout",
+        "version",
+    )
+
+    def __init__(
+        self, document: Mapping[str, Any], attempts: Sequence[Attempt] | None = None
+    ) -> None:
+        self.document_id: ObjectId = document["_id"]
+        self.version: str | None = document.get("version")
+        self.previous: list[str] = document.get("previous", [])
+        self.queued_at: float | None = document.get("queued_at")
+        self.deadline: Any = document.get("deadline", _UNSET_DEADLINE)
+        self.embedded = "attempts" in document
+        self.light = "input" not in document
+        self.rollout = _rollout(document)
+        found = attempts if attempts is not None else _attempts(document)
+        self.attempts = found
+
+    @property
+    def rollout_id(self) -> str:
+        return self.rollout.rollout_id
+
+    @property
+    def latest(self) -> Attempt | None:
+        """The attempt with the highest sequence id; the later one of equals."""
+        if not self.attempts:
+            return None
+        last = self.attempts[-1]
+        if len(self.attempts) == 1 or self.attempts[-2].sequence_id < last.sequence_id:
+            return last
+        return max(reversed(self.attempts), key=lambda attempt: attempt.sequence_id)
+
+    def place(self, attempt_id: str) -> int | None:
+        """Where an attempt is in the array."""
+        for place in range(len(self.attempts) - 1, -1, -1):
+            if self.attempts[place].attempt_id == attempt_id:
+                return place
+        return None
+
+    def attempt(self, attempt_id: str) -> Attempt | None:
+        place = self.place(attempt_id)
+        return None if place is None else self.attempts[place]
+
+    def shows(self, token: str) -> bool:
+        """Whether the decision with this token was carried out."""
+        return token == self.version or token in self.previous
+
+
+def _rollout(document: Mapping[str, Any]) -> Rollout:
+    values = {name: document[name] for name in _ROLLOUT_FIELDS if name in document}
+    values.setdefault("input", None)  # left out of the projection
+    if WRAPPED_KEY in document:
+        values[WRAPPED_KEY] = True
+    return from_document(values, Rollout)
+
+
+def _attempts(document: Mapping[str, Any]) -> list[Attempt]:
+    found = cast("list[Mapping[str, Any]]", document.get("attempts", []))
+    return [from_document(one, Attempt) for one in found]
+
+
+def new_token() -> str:
+    return os.urandom(9).hex()
+
+
+class Creation:
+    """A rollout that is to be stored, with its attempts."""
+
+    def __init__(self, partition_id: str, rollout: Rollout) -> None:
+        self._partition_id = partition_id
+        self.rollout = rollout
+        self.attempts: list[Attempt] = []
+        self.queued_at: float | None = None
+        self.deadline: float | None = None
+
+    def write(self) -> Write:
+        """The insert.
+
+        Raises:
+            InvalidRequestError: it cannot be stored, or is too large.
+        """
+        document: dict[str, Any] = {
+            "_id": new_id(),
+            "partition_id": self._partition_id,
+            **model_fields(self.rollout),
+            "attempts": [model_fields(attempt) for attempt in self.attempts],
+            "queued_at": self.queued_at,
+            "deadline": self.deadline,
+            "version": new_token(),
+            "previous": [],
+        }
+        raw = sealed(document, f"Rollout {self.rollout.rollout_id}")
+        return Write(ROLLOUTS, raw, size=len(raw.raw))
+
+    def delta(self) -> dict[str, int]:
+        delta = {_status(self.rollout.status): 1}
+        if self.attempts:
+            delta["attempts"] = len(self.attempts)
+        return delta
+
+
+class Decision:
+    """What one decision changes in a stored rollout document."""
+
+    def __init__(self, partition_id: str, root: Root) -> None:
+        self._partition_id = partition_id
+        self.root = root
+        self.token = new_token()
+        self._attempts = list(root.attempts)
+        self._sets: dict[str, Any] = {}
+        self._beats: dict[int, float | None] = {}
+        self._status = root.rollout.status
+        self._whole_attempts = False
+        self.guards_heartbeat = False
+        """Refuse to decide if the latest attempt has shown life in the meantime."""
+
+    @property
+    def compares(self) -> bool:
+        """Whether it changes more than heartbeats."""
+        return bool(self._sets) or self._whole_attempts
+
+    def change_rollout(self, rollout: Rollout, fields: Sequence[str]) -> None:
+        self._sets.update(some_fields(rollout, fields))
+        if "status" in fields:
+            self._status = rollout.status
+
+    def change_attempt(self, attempt: Attempt, fields: Sequence[str]) -> None:
+        place = self.root.place(attempt.attempt_id)
+        if place is None:
+            raise LookupError(f"{attempt.attempt_id} is no attempt of {self.root.rollout_id}")
+        values = {field: getattr(attempt, field) for field in fields}
+        self._attempts[place] = replace(self._attempts[place], **values)
+        if not self.root.embedded:
+            self._whole_attempts = True
+        elif tuple(fields) == _HEARTBEAT:
+            self._beats[place] = attempt.last_heartbeat_time
+        else:
+            self._set_attempt(place, some_fields(attempt, fields))
+
+    def _set_attempt(self, place: int, values: Mapping[str, Any]) -> None:
+        self._sets.update({f"attempts.{place}.{name}": value for name, value in values.items()})
+
+    def add_attempt(self, attempt: Attempt) -> None:
+        self._attempts.append(attempt)
+        if self.root.embedded:
+            self._sets[f"attempts.{len(self._attempts) - 1}"] = model_fields(attempt)
+        else:
+            self._whole_attempts = True
+
+    def enter_queue(self) -> None:
+        """Take a place at the end of the queue, unless it waits there already."""
+        if self.root.rollout.status not in QUEUING_STATUSES:
+            self._sets["queued_at"] = tick()
+
+    def set_deadline(self, deadline: float | None) -> None:
+        if deadline != self.root.deadline:
+            self._sets["deadline"] = deadline
+
+    def write(self) -> Write:
+        """The update.
+
+        Raises:
+            InvalidRequestError: it cannot be stored, or is too large.
+        """
+        return self._compare_and_set() if self.compares else self._sign_of_life()
+
+    def _compare_and_set(self) -> Write:
+        root = self.root
+        values = dict(self._sets)
+        if self._whole_attempts:
+            values["attempts"] = [model_fields(attempt) for attempt in self._attempts]
+        else:
+            for place, when in self._beats.items():
+                values[f"attempts.{place}.last_heartbeat_time"] = when
+        if root.deadline is _UNSET_DEADLINE:
+            values.setdefault("deadline", None)
+        values["version"] = self.token
+        values["previous"] = [v for v in (root.version, *root.previous) if v][:_TOKENS_KEPT]
+        if self._status in FINISHED_STATUSES and "status" in self._sets:
+            values["finish"] = {
+                "partition_id": self._partition_id,
+                "rollout_id": root.rollout_id,
+                "version": self.token,
+            }
+        match: dict[str, Any] = {
+            "_id": root.document_id,
+            "version": {"$in": [root.version, self.token]},
+        }
+        if self.guards_heartbeat and root.embedded and root.latest is not None:
+            place = root.place(root.latest.attempt_id)
+            match[f"attempts.{place}.last_heartbeat_time"] = root.latest.last_heartbeat_time
+        raw = sealed({"$set": values}, f"Rollout {root.rollout_id}")
+        return Write(ROLLOUTS, raw, match, size=len(raw.raw))
+
+    def _sign_of_life(self) -> Write:
+        ((place, when),) = self._beats.items()
+        path = f"attempts.{place}"
+        status = self.root.attempts[place].status
+        field = f"{path}.last_heartbeat_time"
+        return Write(
+            ROLLOUTS,
+            {"$set": {field: when}},
+            {"_id": self.root.document_id, f"{path}.status": status},
+            merge=(self.root.document_id, place, status),
+            again={"$max": {field: when}},
+        )
+
+    def signs_of_life(self) -> list[Write]:
+        """One update for each attempt that showed life, where nothing else changes."""
+        beats, self._beats = self._beats, {}
+        writes: list[Write] = []
+        for place, when in beats.items():
+            self._beats = {place: when}
+            writes.append(self._sign_of_life())
+        self._beats = beats
+        return writes
+
+    def delta(self) -> dict[str, int]:
+        """How the totals change."""
+        delta: dict[str, int] = {}
+        before = self.root.rollout.status
+        if self._status != before:
+            delta = {_status(before): -1, _status(self._status): 1}
+        started = len(self._attempts) - len(self.root.attempts)
+        if started:
+            delta["attempts"] = started
+        return delta
+
+
+def _status(status: str) -> str:
+    return f"rollouts:{status}"
+
+
+class Decisions:
+    """A batch of writes, sorted by the documents they belong to."""
+
+    def __init__(
+        self,
+        partition_id: str,
+        batch: WriteBatch,
+        roots: Mapping[str, Root],
+        deadlines: Mapping[str, float | None],
+    ) -> None:
+        self._partition_id = partition_id
+        self._roots = roots
+        self.creations: dict[str, Creation] = {}
+        self.decisions: dict[str, Decision] = {}
+        self._fill(batch)
+        for rollout_id, deadline in deadlines.items():
+            if rollout_id in self.creations:
+                self.creations[rollout_id].deadline = deadline
+            elif rollout_id in roots:
+                self._decision(rollout_id).set_deadline(deadline)
+
+    def _fill(self, batch: WriteBatch) -> None:
+        for rollout in batch.new_rollouts:
+            self.creations[rollout.rollout_id] = Creation(self._partition_id, rollout)
+        for rollout_id in batch.enqueue:
+            self.creations[rollout_id].queued_at = tick()
+        for attempt in batch.new_attempts:
+            creation = self.creations.get(attempt.rollout_id)
+            if creation is not None:
+                creation.attempts.append(attempt)
+            else:
+                self._decision(attempt.rollout_id).add_attempt(attempt)
+        for fields, rollouts in batch.rollouts.items():
+            for rollout in rollouts:
+                self._decision(rollout.rollout_id).change_rollout(rollout, fields)
+        for fields, attempts in batch.attempts.items():
+            for attempt in attempts:
+                self._decision(attempt.rollout_id).change_attempt(attempt, fields)
+        for rollout_id in batch.requeue:
+            self._decision(rollout_id).enter_queue()
+
+    def _decision(self, rollout_id: str) -> Decision:
+        decision = self.decisions.get(rollout_id)
+        if decision is None:
+            root = self._roots[rollout_id]
+            decision = self.decisions[rollout_id] = Decision(self._partition_id, root)
+        return decision

@@ -1,0 +1,413 @@
+"""How a section writes what was decided in it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, cast
+
+from agl.errors import (
+    BackendError,
+    DuplicatedPrimaryKeyError,
+    InvalidRequestError,
+    StoreError,
+    TooLargeError,
+)
+from agl.store.collection.base import KeyValue
+from agl.store.collection.mongo.combine import Outcome, Write
+from agl.store.collection.mongo.documents import model_fields, sealed, some_fields
+from agl.store.collection.mongo.errors import TOO_LARGE_CODES, limit_exceeded
+from agl.store.collection.mongo.ids import new_id
+from agl.store.collection.mongo.lane import ConflictError, Lane
+from agl.store.collection.mongo.roots import ROLLOUTS, Creation, Decision, Decisions, Root
+from agl.store.collection.mongo.views import AttemptView, QueueView, RootView
+from agl.store.collection.writes import Fields, WriteBatch
+from agl.types import ResourcesUpdate, Span, Worker
+
+if TYPE_CHECKING:
+    from agl.store.collection.mongo.collections import Section
+
+_NUMBERS = "span_sequence_ids"
+_INT64 = range(-(2**63), 2**63)
+SpanKey = tuple[str, str, str]
+
+
+class Call:
+    """What all tries of one call remember."""
+
+    __slots__ = ("stored",)
+
+    def __init__(self) -> None:
+        self.stored: set[SpanKey] = set()
+        """Spans that an earlier try has stored."""
+
+
+class _Outgoing:
+    """Writes, and what to do with what becomes of each."""
+
+    def __init__(self) -> None:
+        self.writes: list[Write] = []
+        self.checks: list[Callable[[Outcome], None]] = []
+        self.delta: dict[str, int] = {}
+
+    def add(self, write: Write, check: Callable[[Outcome], None]) -> None:
+        self.writes.append(write)
+        self.checks.append(check)
+
+    def count(self, delta: Mapping[str, int]) -> None:
+        for name, number in delta.items():
+            self.delta[name] = self.delta.get(name, 0) + number
+
+
+class _Results:
+    """What became of the writes of one decision."""
+
+    def __init__(self) -> None:
+        self.error: StoreError | None = None
+        self.undone: dict[str, int] = {}
+        self.beaten: list[Decision] = []
+        """Decisions whose document had another version; or they met their own work."""
+
+        self.silent = False
+        """A sign of life found its attempt changed."""
+
+    def fail(self, error: StoreError, delta: Mapping[str, int]) -> None:
+        self.error = self.error or error
+        self.undo(delta)
+
+    def undo(self, delta: Mapping[str, int]) -> None:
+        for name, number in delta.items():
+            self.undone[name] = self.undone.get(name, 0) + number
+
+
+class SectionWrites:
+    """The writing half of a section."""
+
+    def __init__(self, call: Call) -> None:
+        section = cast("Section", self)
+        self._rollouts = RootView(section)
+        self._attempts = AttemptView(section)
+        self._queue = QueueView(section)
+        self._numbers = SectionNumbers(section)
+        self._call = call
+        self._deadlines: dict[str, float | None] = {}
+        self._pending: list[Write] = []
+        self._guards: list[Write] = []
+        self._guards_heartbeat = False
+
+    @abstractmethod
+    async def lane(self) -> Lane: ...
+
+    @abstractmethod
+    def known_roots(self) -> Mapping[str, Root]: ...
+
+    @abstractmethod
+    def forget(self, rollout_ids: Iterable[str]) -> None: ...
+
+    @abstractmethod
+    def note(self, operation: str, collection: str, started: float) -> None: ...
+
+    # What belongs to the next write
+
+    def plan_deadline(self, rollout_id: str, deadline: float | None) -> None:
+        """When the watchdog has to look at a rollout, as of the next write."""
+        self._deadlines[rollout_id] = deadline
+
+    def guard_heartbeats(self) -> None:
+        """Refuse what was decided on an attempt that has shown life in the meantime."""
+        self._guards_heartbeat = True
+
+    async def latest_resources_id(self, *, many: bool) -> str | None:
+        """Id of the latest resources; for many rollouts as last seen, guarded by the next write."""
+        head = (await self.lane()).head
+        if not many:
+            return await head.read()
+        resources_id = await head.guess()
+        self._guards.append(head.guard(resources_id))
+        return resources_id
+
+    def write_later(self, write: Write) -> None:
+        """Have something written with the next write, or at the end of the section."""
+        self._pending.append(write)
+
+    # Writing
+
+    async def write(self, batch: WriteBatch) -> None:
+        await self.write_with_spans(batch, ())
+
+    async def write_with_spans(self, batch: WriteBatch, spans: Sequence[Span]) -> list[Span]:
+        """Carry out a decision and store spans with it; returns those newly stored.
+
+        Raises:
+            ConflictError: another decision was faster.
+            DuplicatedPrimaryKeyError: the id of a new rollout is taken.
+            InvalidRequestError: a value cannot be stored, or is too large.
+        """
+        started = perf_counter()
+        lane = await self.lane()
+        decisions = Decisions(lane.partition_id, batch, self.known_roots(), self._deadlines)
+        if len(decisions.creations) > 1:
+            await self._create_together(lane, decisions)
+            return []
+        outgoing, results = _Outgoing(), _Results()
+        new: dict[SpanKey, bool] = {}
+        for creation in decisions.creations.values():
+            _add_creation(outgoing, results, creation)
+        for decision in decisions.decisions.values():
+            decision.guards_heartbeat = self._guards_heartbeat
+            _add_decision(outgoing, results, decision)
+        for fields, workers in batch.workers.items():
+            for worker in workers:
+                outgoing.add(_worker_write(lane.partition_id, worker, fields), results_of(results))
+        first = self._add_spans(lane, outgoing, results, spans, new)
+        pending, self._pending = self._pending, []
+        for write in pending:
+            outgoing.add(write, results_of(results))
+        if not outgoing.writes:
+            return []
+        outcomes = await lane.submit(outgoing.writes, outgoing.delta)
+        for check, outcome in zip(outgoing.checks, outcomes, strict=True):
+            check(outcome)
+        self._learn(lane, pending)
+        await self._settle(lane, results)
+        self.forget(decisions.decisions)
+        self.note("write", ROLLOUTS, started)
+        return [span for key, span in first.items() if new.get(key)]
+
+    def _add_spans(
+        self,
+        lane: Lane,
+        outgoing: _Outgoing,
+        results: _Results,
+        spans: Sequence[Span],
+        new: dict[SpanKey, bool],
+    ) -> dict[SpanKey, Span]:
+        first: dict[SpanKey, Span] = {}
+        for span in spans:
+            first.setdefault(_key(span), span)
+        for key, span in first.items():
+            if key in self._call.stored:
+                new[key] = True
+                continue
+            document = {
+                "_id": new_id(),
+                "partition_id": lane.partition_id,
+                **model_fields(span),
+            }
+            raw = sealed(document, f"Span {span.span_id}")
+
+            def check(outcome: Outcome, key: SpanKey = key) -> None:
+                if outcome.inserted:
+                    new[key] = True
+                    self._call.stored.add(key)
+                elif outcome.duplicate:
+                    results.undo({"spans": 1})
+                else:
+                    results.fail(_error(outcome), {"spans": 1})
+
+            outgoing.add(Write("spans", raw, size=len(raw.raw)), check)
+            outgoing.count({"spans": 1})
+        return first
+
+    async def _settle(self, lane: Lane, results: _Results) -> None:
+        beaten = results.beaten
+        if beaten:
+            beaten = await _not_carried_out(lane, beaten)
+        for decision in beaten:
+            results.undo(decision.delta())
+        lane.totals.take_back({n: k for n, k in results.undone.items() if k})
+        if results.error is not None:
+            raise results.error
+        if beaten or results.silent:
+            raise ConflictError
+
+    async def _create_together(self, lane: Lane, decisions: Decisions) -> None:
+        """All or none, in one transaction."""
+        writes = [*self._guards, *(one.write() for one in decisions.creations.values())]
+        delta: dict[str, int] = {}
+        for creation in decisions.creations.values():
+            for name, number in creation.delta().items():
+                delta[name] = delta.get(name, 0) + number
+        try:
+            await lane.transact(writes, delta)
+        except ConflictError:
+            lane.head.forget()
+            raise
+
+    async def finish(self) -> None:
+        """Write what is still pending: span numbers count even where the spans were refused."""
+        pending, self._pending = self._pending, []
+        if pending:
+            lane = await self.lane()
+            await lane.submit(pending, {})
+            self._learn(lane, pending)
+
+    def _learn(self, lane: Lane, numbers: Sequence[Write]) -> None:
+        for write in numbers:
+            key = cast("Mapping[str, Any]", write.match)["key"]
+            lane.numbers.learn(key, write.body["$max"]["value"])
+
+    async def put_resources(self, update: ResourcesUpdate, stored: ResourcesUpdate | None) -> None:
+        """Store resources and make them the latest, in one transaction.
+
+        Raises:
+            ConflictError: somebody else has written them since they were read.
+        """
+        lane = await self.lane()
+        document = {"partition_id": lane.partition_id, **model_fields(update)}
+        what = f"Resources {update.resources_id}"
+        if stored is None:
+            write = Write("resources", sealed({"_id": new_id(), **document}, what))
+        else:
+            match = {
+                "partition_id": lane.partition_id,
+                "resources_id": update.resources_id,
+                "version": stored.version,
+            }
+            write = Write("resources", sealed({"$set": document}, what), match)
+        try:
+            await lane.transact(
+                [write, lane.head.move(update.resources_id, update.update_time)], {}
+            )
+        except DuplicatedPrimaryKeyError:
+            raise ConflictError from None
+        lane.head.moved(update.resources_id)
+
+
+async def _not_carried_out(lane: Lane, beaten: Sequence[Decision]) -> list[Decision]:
+    """Those of the decisions that really were beaten: a write sent twice may meet its own work."""
+    ids = [decision.root.rollout_id for decision in beaten]
+    now = await lane.loader.load_many(ids, light=True)
+    return [
+        decision
+        for decision in beaten
+        if (root := now.get(decision.root.rollout_id)) is None or not root.shows(decision.token)
+    ]
+
+
+def _key(span: Span) -> SpanKey:
+    return span.rollout_id, span.attempt_id, span.span_id
+
+
+def _error(outcome: Outcome) -> StoreError:
+    if outcome.code in TOO_LARGE_CODES:
+        return TooLargeError(limit_exceeded())
+    return BackendError(f"MongoDB refused a write (code {outcome.code})")
+
+
+def results_of(results: _Results) -> Callable[[Outcome], None]:
+    """A check for writes that depend on nothing."""
+
+    def check(outcome: Outcome) -> None:
+        if outcome.code is not None:
+            results.fail(_error(outcome), {})
+
+    return check
+
+
+def _add_creation(outgoing: _Outgoing, results: _Results, creation: Creation) -> None:
+    delta = creation.delta()
+
+    def check(outcome: Outcome) -> None:
+        if outcome.inserted:
+            return
+        if outcome.duplicate:
+            rollout_id = creation.rollout.rollout_id
+            taken = DuplicatedPrimaryKeyError(f"Rollout {rollout_id} is already stored")
+            results.fail(taken, delta)
+        else:
+            results.fail(_error(outcome), delta)
+
+    outgoing.add(creation.write(), check)
+    outgoing.count(delta)
+
+
+def _add_decision(outgoing: _Outgoing, results: _Results, decision: Decision) -> None:
+    if not decision.compares:
+
+        def alive(outcome: Outcome) -> None:
+            if outcome.code is not None:
+                results.fail(_error(outcome), {})
+            elif not outcome.matched:
+                results.silent = True
+
+        for write in decision.signs_of_life():
+            outgoing.add(write, alive)
+        return
+    delta = decision.delta()
+
+    def check(outcome: Outcome) -> None:
+        if outcome.code is not None:
+            results.fail(_error(outcome), delta)
+        elif not outcome.matched:
+            results.beaten.append(decision)
+
+    outgoing.add(decision.write(), check)
+    outgoing.count(delta)
+
+
+def _worker_write(partition_id: str, worker: Worker, fields: Fields) -> Write:
+    values = model_fields(worker)
+    changed = some_fields(worker, fields)
+    new = {name: v for name, v in values.items() if name not in changed and name != "worker_id"}
+    match = {"partition_id": partition_id, "worker_id": values["worker_id"]}
+    update = {"$set": changed, "$setOnInsert": {"_id": new_id(), **new}}
+    return Write("workers", update, match, upsert=True, merge=worker.worker_id)
+
+
+class SectionNumbers(KeyValue[str, int]):
+    """Span numbers: raising them waits for the next write of the section."""
+
+    def __init__(self, section: Section) -> None:
+        self._section = section
+
+    async def has(self, key: str) -> bool:
+        return await self._section.home_numbers().has(key)
+
+    async def get(self, key: str, default: int | None = None) -> int | None:
+        return await self._section.home_numbers().get(key, default)
+
+    async def set(self, key: str, value: int) -> None:
+        await self._section.home_numbers().set(key, value)
+
+    async def inc(self, key: str, amount: int) -> int:
+        return (await self.inc_many({key: amount}))[key]
+
+    async def inc_many(self, amounts: Mapping[str, int]) -> Mapping[str, int]:
+        last = await self._section.home_numbers().inc_many(amounts)
+        lane = await self._section.lane()
+        for key, number in last.items():
+            lane.numbers.learn(key, number)
+        return last
+
+    async def chmax(self, key: str, value: int) -> int:
+        return (await self.chmax_many({key: value}))[key]
+
+    async def chmax_many(self, values: Mapping[str, int]) -> Mapping[str, int]:
+        """As promised by the base, but for the result, which knows only of ``values``."""
+        lane = await self._section.lane()
+        for key, number in values.items():
+            if lane.numbers.covers(key, number):
+                continue
+            if number not in _INT64:
+                raise InvalidRequestError(f"sequence_id must fit into 64 bits, not {number}")
+            match = {"partition_id": lane.partition_id, "key": _checked_key(key)}
+            update = {"$max": {"value": number}, "$setOnInsert": {"_id": new_id()}}
+            write = Write(_NUMBERS, update, match, upsert=True, merge=key)
+            self._section.write_later(write)
+        return dict(values)
+
+    async def pop(self, key: str, default: int | None = None) -> int | None:
+        return await self._section.home_numbers().pop(key, default)
+
+    async def size(self) -> int:
+        return await self._section.home_numbers().size()
+
+
+def _checked_key(key: str) -> str:
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError("rollout_id: it holds a lone surrogate") from None
+    return key

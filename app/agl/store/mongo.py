@@ -1,0 +1,441 @@
+"""The store in MongoDB: durable, shared by any number of processes and hosts.
+
+The rules are those of every store. What differs is how a decision is made safe without locks: it
+reads one rollout document and replaces it only if nobody else has (``collection/mongo/roots.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from weakref import WeakKeyDictionary
+
+from agl.errors import DuplicatedPrimaryKeyError, StoreError
+from agl.store import rules
+from agl.store._core import LIFECYCLE, Pair
+from agl.store._plan import ATTEMPT_DIGITS, Plan, attempt_id_of
+from agl.store._waiting import Bell, BellWatch, Watch
+from agl.store.base import LightningStoreCapabilities, LightningStoreStatistics
+from agl.store.collection.base import AtomicLabels, LightningCollections
+from agl.store.collection.mongo.collections import MongoLightningCollections, Section
+from agl.store.collection.mongo.lane import ConflictError, Lane, conflict_pause
+from agl.store.collection.mongo.pool import DEFAULT_MONGO_URI, MongoClientPool
+from agl.store.collection.mongo.roots import Root
+from agl.store.collection.mongo.totals import Reconciler
+from agl.store.collection.mongo.watch import FinishWatcher
+from agl.store.collection_based import CollectionBasedLightningStore
+from agl.store.operations import operation
+from agl.types import (
+    RUNNING_STATUSES,
+    Attempt,
+    AttemptUpdate,
+    ResourcesUpdate,
+    Rollout,
+    Span,
+)
+from agl.utils.id import generate_id
+from agl.utils.metrics import MetricsBackend
+from agl.utils.request_ids import request_ids
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["MongoLightningStore"]
+
+DEFAULT_DATABASE = "agentlightning"
+RECONCILE_SECONDS = 3600.0
+_LOST_CLAIMS = 32
+"""Claims of one dequeue that others may have been faster with; each has drawn an id."""
+
+R = TypeVar("R")
+
+
+class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollections]):
+    """Keeps everything in MongoDB 8.0 or later (4.4 or later with more round trips).
+
+    Safe to use from many threads and event loops at once, and from many processes: each opens
+    connections of its own. Nothing is connected before the first call.
+
+    Args:
+        mongo_uri: A replica set.
+        mongo_client_kwargs: Options for the driver.
+        database_name: Database; ``agentlightning`` by default.
+        partition_id: Whose data this is; stores with the same one share it. A new one is drawn by
+            default, so give one to find the data again.
+        tracker: Where operations are counted and timed.
+        scan_debounce_seconds: Shortest time between two looks of the watchdog inside calls.
+    """
+
+    def __init__(
+        self,
+        *,
+        mongo_uri: str = DEFAULT_MONGO_URI,
+        mongo_client_kwargs: Mapping[str, Any] | None = None,
+        database_name: str | None = None,
+        partition_id: str | None = None,
+        tracker: MetricsBackend | None = None,
+        scan_debounce_seconds: float = 10.0,
+    ) -> None:
+        self._pool = MongoClientPool(
+            mongo_uri=mongo_uri, mongo_client_kwargs=mongo_client_kwargs, tracker=tracker
+        )
+        self.partition_id = partition_id or f"pt-{generate_id(12)}"
+        self.database_name = database_name or DEFAULT_DATABASE
+        self._bell = Bell()
+        self._watchers: WeakKeyDictionary[asyncio.AbstractEventLoop, FinishWatcher] = (
+            WeakKeyDictionary()
+        )
+        self._next_reconcile = time.monotonic() + RECONCILE_SECONDS
+        self._adopted = False
+        super().__init__(
+            MongoLightningCollections(
+                self._pool, self.database_name, self.partition_id, tracker=tracker
+            ),
+            tracker=tracker,
+            scan_debounce_seconds=scan_debounce_seconds,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; the store cannot be used any more."""
+        await self.leave_loop()
+        await self._pool.close()
+
+    async def leave_loop(self) -> None:
+        """Close what the running event loop holds, before it ends; other loops go on."""
+        watcher = self._watchers.pop(asyncio.get_running_loop(), None)
+        if watcher is not None:
+            await watcher.close()
+        await self.collections.leave_loop()
+        await self._pool.close_here()
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return LightningStoreCapabilities(
+            thread_safe=True, async_safe=True, zero_copy=True, otlp_traces=False
+        )
+
+    async def statistics(self) -> LightningStoreStatistics:
+        lane = await self.collections.lane()
+        totals = await lane.reading(lambda: lane.totals.read(lane.database))
+        return LightningStoreStatistics(
+            name=type(self).__name__,
+            total_rollouts=sum(n for name, n in totals.items() if name.startswith("rollouts:")),
+            total_attempts=totals.get("attempts", 0),
+            total_spans=totals.get("spans", 0),
+            total_resources=totals.get("resources", 0),
+            total_workers=totals.get("workers", 0),
+            uptime=self._now() - self._launch_time,
+        )
+
+    # Decisions
+
+    async def _carry_out(self, collections: LightningCollections, plan: Plan) -> None:
+        section = _section(collections)
+        _note_deadlines(section, plan)
+        try:
+            await section.write(plan.writes)
+        except DuplicatedPrimaryKeyError:
+            if request_ids() is None:
+                raise
+            # The ids follow from the request: another process has carried it out, and died or lost
+            # its connection before the client had the answer.
+            logger.info("A request that was sent again had been carried out already")
+            return
+        self._settled(plan)
+
+    async def _write_section(
+        self,
+        work: Callable[[MongoLightningCollections], Awaitable[R]],
+        labels: Sequence[AtomicLabels] = LIFECYCLE,
+        *,
+        commit: bool = True,
+    ) -> R:
+        ids = request_ids()
+        if ids is None:
+            return await super()._write_section(work, labels, commit=commit)
+
+        async def from_the_first_id(c: MongoLightningCollections) -> R:
+            ids.restart()
+            return await work(c)
+
+        return await super()._write_section(from_the_first_id, labels, commit=commit)
+
+    async def _store_spans(
+        self, c: LightningCollections, spans: Sequence[Span], plan: Plan
+    ) -> Sequence[Span]:
+        section = _section(c)
+        _note_deadlines(section, plan)
+        stored = await section.write_with_spans(plan.writes, spans)
+        self._settled(plan)
+        return stored
+
+    def _settled(self, plan: Plan) -> None:
+        super()._settled(plan)
+        if plan.finished:
+            self._bell.ring([rollout.rollout_id for rollout in plan.finished])
+
+    async def _latest_attempt(self, c: LightningCollections, rollout_id: str) -> Attempt | None:
+        return await _views(c).attempts.latest(rollout_id)
+
+    async def _latest_attempts(
+        self, c: LightningCollections, rollout_ids: Sequence[str]
+    ) -> dict[str, Attempt]:
+        return await _views(c).attempts.latest_of(rollout_ids)
+
+    @operation
+    async def update_many_attempts(
+        self, updates: Sequence[AttemptUpdate]
+    ) -> Sequence[Attempt | StoreError]:
+        await self.watchdog.look_in_call()
+        by_rollout: dict[str, list[int]] = {}
+        for i, update in enumerate(updates):
+            by_rollout.setdefault(update.rollout_id, []).append(i)
+        results: dict[int, Attempt | StoreError] = {}
+
+        async def in_turn(places: Sequence[int]) -> None:
+            for i in places:
+                results[i] = await self._updated(updates[i])
+
+        await asyncio.gather(*(in_turn(places) for places in by_rollout.values()))
+        ordered = [results[i] for i in range(len(updates))]
+        return [r if isinstance(r, StoreError) else self._given(r) for r in ordered]
+
+    async def _updated(self, update: AttemptUpdate) -> Attempt | StoreError:
+        async def work(c: MongoLightningCollections) -> Attempt:
+            return await self._update_attempt(
+                c, update.rollout_id, update.attempt_id, update.changes()
+            )
+
+        try:
+            return await self._write_section(work)
+        except StoreError as error:
+            return error
+
+    # The queue
+
+    async def _dequeue(self, limit: int, worker_id: str | None) -> list[Pair]:
+        """Claims are made one by one and each is whole in itself, so none needs the others."""
+        claimed = await self._claimed_before(limit)
+        if claimed:
+            return claimed
+        synced = True
+        tries = 0
+        while len(claimed) < limit:
+            lane = await self.collections.lane()
+            waiting = await lane.queue.take(limit - len(claimed))
+            if not waiting:
+                break
+            won = await self._claim_each(lane, waiting, worker_id)
+            claimed += won
+            synced = bool(won) and won[-1][0].rollout_id == waiting[-1].rollout_id
+            if len(won) < len(waiting):
+                await conflict_pause(tries)
+                tries += 1
+        if not claimed and worker_id:
+            await self._note_idle(worker_id)
+        elif claimed and worker_id and not synced:
+            plan = Plan(self._now())
+            plan.sync_worker(claimed[-1][1], dequeued=True)
+            await self._carry_out(self.collections.section(), plan)
+        return claimed
+
+    async def _claimed_before(self, limit: int) -> list[Pair]:
+        """What this very request has claimed when it was sent before, if it was."""
+        ids = request_ids()
+        if ids is None or not ids.sent_again:
+            return []
+        drawn = ids.first(limit + _LOST_CLAIMS, ATTEMPT_DIGITS)
+        return await self.collections.claims(set(map(attempt_id_of, drawn)))
+
+    async def _claim_each(
+        self, lane: Lane, waiting: Sequence[Root], worker_id: str | None
+    ) -> list[Pair]:
+        last = waiting[-1]
+        try:
+            tries = await asyncio.gather(
+                *(self._claim_one(root, worker_id, leads=root is last) for root in waiting),
+                return_exceptions=True,
+            )
+        finally:
+            lane.queue.give_back([root.rollout_id for root in waiting])
+        won = [pair for pair in tries if isinstance(pair, tuple)]
+        lane.queue.note_collisions(len(tries) - len(won))
+        failed = [one for one in tries if isinstance(one, BaseException)]
+        if failed and not won:
+            raise failed[0]
+        return won
+
+    async def _claim_one(self, root: Root, worker_id: str | None, *, leads: bool) -> Pair | None:
+        plan = Plan(self._now())
+        claim = plan.start_attempt(root.rollout, root.latest, worker_id, dequeued=True)
+        if leads:
+            plan.sync_worker(claim[1], dequeued=True)
+        section = self.collections.section()
+        section.remember(root)
+        try:
+            await self._carry_out(section, plan)
+        except ConflictError:
+            return None
+        return claim
+
+    async def _note_idle(self, worker_id: str) -> None:
+        async def work(c: MongoLightningCollections) -> None:
+            plan = Plan(self._now())
+            plan.idle_worker(worker_id, await c.workers.find(worker_id))
+            await self._carry_out(c, plan)
+
+        await self._write_section(work, ("workers",))
+
+    # Resources
+
+    async def _default_resources_id(self, c: LightningCollections, *, many: bool) -> str | None:
+        return await _section(c).latest_resources_id(many=many)
+
+    async def _latest_resources(self, c: LightningCollections) -> ResourcesUpdate | None:
+        lane = await self.collections.lane()
+        latest_id = await lane.head.read()
+        return None if latest_id is None else await c.resources.find(latest_id)
+
+    async def _store_resources(
+        self,
+        c: LightningCollections,
+        update: ResourcesUpdate,
+        stored: ResourcesUpdate | None,
+    ) -> None:
+        await _section(c).put_resources(update, stored)
+
+    # Waiting
+
+    def _watch(self) -> Watch:
+        return _MongoWatch(self._bell.watch(), self._watcher())
+
+    def _watcher(self) -> FinishWatcher:
+        loop = asyncio.get_running_loop()
+        watcher = self._watchers.get(loop)
+        if watcher is None:
+            database = self._pool.database(self.database_name)
+            watcher = self._watchers[loop] = FinishWatcher(
+                database,
+                self.partition_id,
+                self._bell.ring,
+                self._bell.nudge,
+                self._bell.awaited,
+            )
+        return watcher
+
+    # Watchdog
+
+    @operation
+    async def _scan_for_unhealthy_rollouts(self, limit: int) -> int:
+        """Give up overdue attempts; of several processes that look, one acts."""
+        now = self._now()
+        due = await self.collections.due(now, limit, adopt=not self._adopted)
+        self._adopted = self._adopted or len(due) < limit
+        await asyncio.gather(*(self._look_at(rollout_id, now) for rollout_id in due))
+        self._reconcile_now_and_then()
+        return len(due)
+
+    async def _look_at(self, rollout_id: str, now: float) -> None:
+        async def look(c: MongoLightningCollections) -> None:
+            _section(c).guard_heartbeats()
+            rollout = await c.rollouts.find(rollout_id)
+            attempt = await self._latest_attempt(c, rollout_id)
+            plan = Plan(now)
+            if rollout is not None:
+                status = None if attempt is None else rules.overdue(rollout, attempt, now)
+                if attempt is None or status is None:
+                    plan.touched.append((rollout, attempt))
+                else:
+                    plan.give_up(rollout, attempt, status)
+            await self._carry_out(c, plan)
+
+        await self._write_section(look)
+
+    def _reconcile_now_and_then(self) -> None:
+        if time.monotonic() < self._next_reconcile:
+            return
+        self._next_reconcile = time.monotonic() + RECONCILE_SECONDS
+        self.collections.lane_now().run_beside(self.reconcile())
+
+    async def reconcile(self) -> Mapping[str, int]:
+        """Compare the totals with what is there and correct them; returns what was added.
+
+        Nothing is done while anybody writes. Counts all documents of the partition.
+        """
+        lane = await self.collections.lane()
+        reconciler = Reconciler(lane.database, self.partition_id)
+        await lane.reading(reconciler.fold)
+        return await lane.reading(reconciler.reconcile)
+
+
+def _section(c: LightningCollections) -> Section:
+    """What ``execute`` gives to its callback."""
+    if not isinstance(c, Section):
+        raise TypeError(f"a section of a MongoDB store is needed, not {type(c).__name__}")
+    return c
+
+
+def _views(c: LightningCollections) -> Section | MongoLightningCollections:
+    if not isinstance(c, Section | MongoLightningCollections):
+        raise TypeError(f"collections in MongoDB are needed, not {type(c).__name__}")
+    return c
+
+
+def _note_deadlines(section: Section, plan: Plan) -> None:
+    for rollout, attempt in plan.touched:
+        section.plan_deadline(rollout.rollout_id, _deadline(rollout, attempt))
+
+
+def _deadline(rollout: Rollout, attempt: Attempt | None) -> float | None:
+    if attempt is None or rollout.status not in RUNNING_STATUSES:
+        return None
+    return rules.deadline(rollout, attempt)
+
+
+class _MongoWatch:
+    """Woken by finishes in this process, and through the watcher by those in others."""
+
+    def __init__(self, inner: BellWatch, watcher: FinishWatcher) -> None:
+        self._inner = inner
+        self._watcher = watcher
+        self._sleeps = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._inner.__exit__(kind, error, trace)
+        if self._sleeps:
+            self._watcher.leave()
+
+    def arm(self, rollout_ids: Iterable[str]) -> None:
+        self._inner.arm(rollout_ids)
+
+    def narrow(self, rollout_ids: Iterable[str]) -> None:
+        self._inner.narrow(rollout_ids)
+
+    async def sleep(self, seconds: float | None) -> None:
+        """As promised. When the watcher begins to see finishes, it has everybody look once more."""
+        if not self._sleeps:
+            self._sleeps = True
+            self._watcher.enter()
+        await self._inner.sleep(seconds)
