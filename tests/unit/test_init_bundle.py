@@ -269,10 +269,13 @@ class TestRender:
         self, folders: Folders, capsys: pytest.CaptureFixture[str]
     ) -> None:
         arguments = [f"--render={REPOSITORY}", "--host-label=node7", "--node-exporter-port=9199"]
+        arguments.append("--links-url=https://ops.example/")
         assert run_init(folders, *arguments) == 0
         config = (folders.config / "prometheus" / "prometheus.base.yml").read_text()
         assert 'host: "node7"' in config
         assert "node-exporter:9199" in config
+        rules = (folders.config / "prometheus" / "alerts" / "meta.yml").read_text()
+        assert "runbook_url: https://ops.example/runbooks/Watchdog" in rules
         assert (folders.config / "grafana/provisioning/datasources/prometheus.yml").is_file()
         assert "HUP" not in capsys.readouterr().out
         arguments[1] = "--host-label=other"

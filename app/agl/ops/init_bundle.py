@@ -102,6 +102,7 @@ def _apply(options: argparse.Namespace, folders: Folders) -> None:
         values = {
             "__AGL_HOST__": host_label(options.host_label),
             "__AGL_NODE_PORT__": str(options.node_exporter_port),
+            "__AGL_LINKS__": options.links_url.rstrip("/"),
         }
         for folder in RENDERED:
             changed = render(options.render / folder, folders.config / folder, values)
@@ -356,6 +357,12 @@ def _port(text: str) -> int:
     return port
 
 
+def _url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s\"'<>]+", text):
+        raise ValueError(text)
+    return text
+
+
 def _parser(prog: str) -> argparse.ArgumentParser:
     parser = LineParser(
         prog=prog,
@@ -370,6 +377,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--host-label", default="", help="value of label host (default: host name)")
     parser.add_argument("--node-exporter-port", type=_port, default=9100, metavar="PORT")
+    parser.add_argument("--links-url", type=_url, default="http://localhost:9091", metavar="URL")
     parser.add_argument("--compose-file", default="compose.prometheus-memory-store.yml")
     default = Folders()
     parser.add_argument("--secrets-dir", type=Path, default=default.secrets, metavar="DIR")

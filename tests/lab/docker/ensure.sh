@@ -11,7 +11,6 @@
 # Exit status: 0 ready, 1 not (with the reason on stderr).
 set -euo pipefail
 
-readonly PLUGIN_SUITE=trixie
 readonly PLUGIN_DIR=/usr/local/lib/docker/cli-plugins
 readonly DAEMON_LOG=${AGL_LAB_DOCKER_LOG:-/var/log/agl-lab-dockerd.log}
 readonly DAEMON_WAIT_SECONDS=60
@@ -28,28 +27,8 @@ cleanup() {
 }
 trap cleanup EXIT
 
-quietly() {
-  local log
-  log=$(mktemp)
-  if ! "$@" >"$log" 2>&1; then
-    cat "$log" >&2
-    rm -f -- "$log"
-    return 1
-  fi
-  rm -f -- "$log"
-}
-
-apt_update_once() {
-  [[ -e $work_dir/apt-updated ]] && return 0
-  quietly apt-get -q update || die "apt-get update failed"
-  touch "$work_dir/apt-updated"
-}
-
-apt_install() {
-  apt_update_once
-  DEBIAN_FRONTEND=noninteractive quietly apt-get -q install -y --no-install-recommends "$@" ||
-    die "apt-get install $* failed"
-}
+# shellcheck source=tests/lab/lib/trixie.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../lib/trixie.sh"
 
 ensure_packages() {
   local missing=()
@@ -61,40 +40,6 @@ ensure_packages() {
     say "installing ${missing[*]}"
     apt_install "${missing[@]}"
   }
-}
-
-# The mirror this machine already uses, so that no host name stands here.
-own_mirror() {
-  # shellcheck disable=SC2016 # the fields are apt's, not the shell's
-  apt-get indextargets --format '$(ORIGIN)|$(SUITE)|$(REPO_URI)' 'Created-By: Packages' |
-    awk -F'|' '$1 == "Debian" && $2 !~ /(updates|security|backports)/ { print $3; exit }'
-}
-
-# Release keys of the newer suite come with an up-to-date debian-archive-keyring, itself
-# verified by the keys of this machine's release: signatures are checked all the way.
-plugin_keyring() {
-  local keyring=/usr/share/keyrings/debian-archive-$PLUGIN_SUITE-stable.gpg
-  [[ -r $keyring ]] || apt_install debian-archive-keyring
-  [[ -r $keyring ]] || die "no release key for Debian $PLUGIN_SUITE in debian-archive-keyring"
-  printf '%s\n' /usr/share/keyrings/debian-archive-keyring.gpg
-}
-
-apt_plugins() {
-  apt-get -q \
-    -o Dir::Etc::sourcelist="$work_dir/plugins.list" -o Dir::Etc::sourceparts=/dev/null \
-    -o Dir::State::lists="$work_dir/lists" -o Dir::Cache="$work_dir/cache" \
-    -o Dir::State::status="$work_dir/status" \
-    -o APT::Sandbox::User=root -o Acquire::Languages=none "$@"
-}
-
-unpack_plugin() {
-  local package=$1 plugin=$2 binary
-  (cd "$work_dir" && quietly apt_plugins download "$package") ||
-    die "downloading $package of Debian $PLUGIN_SUITE failed"
-  dpkg-deb -x "$work_dir/$package"_*.deb "$work_dir/$package"
-  binary=$(find "$work_dir/$package" -type f -name "$plugin" -perm -u+x -print -quit)
-  [[ -n $binary ]] || die "package $package holds no $plugin"
-  install -D -m 0755 -- "$binary" "$PLUGIN_DIR/$plugin"
 }
 
 compose_is_recent() {
@@ -112,18 +57,10 @@ ensure_plugins() {
   docker buildx version >/dev/null 2>&1 || wanted+=(docker-buildx)
   ((${#wanted[@]} == 0)) && return 0
 
-  local keyring mirror plugin
-  apt_update_once
-  keyring=$(plugin_keyring)
-  mirror=$(own_mirror)
-  [[ -n $mirror ]] || die "this machine has no Debian package source to take ${wanted[*]} from"
-  mkdir -p "$work_dir/lists/partial" "$work_dir/cache/archives/partial"
-  : >"$work_dir/status"
-  printf 'deb [signed-by=%s] %s %s main\n' "$keyring" "$mirror" "$PLUGIN_SUITE" \
-    >"$work_dir/plugins.list"
-  say "unpacking ${wanted[*]} of Debian $PLUGIN_SUITE into $PLUGIN_DIR"
-  quietly apt_plugins update || die "reading Debian $PLUGIN_SUITE's package lists failed"
-  for plugin in "${wanted[@]}"; do unpack_plugin "$plugin" "$plugin"; done
+  local plugin
+  say "unpacking ${wanted[*]} of Debian $TRIXIE into $PLUGIN_DIR"
+  trixie_prepare
+  for plugin in "${wanted[@]}"; do trixie_binary "$plugin" "$plugin" "$PLUGIN_DIR/$plugin"; done
   compose_is_recent || die "docker compose does not run after unpacking it"
   docker buildx version >/dev/null || die "docker buildx does not run after unpacking it"
 }
