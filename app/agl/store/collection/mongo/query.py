@@ -151,7 +151,7 @@ def _containing(field: str, operand: Any) -> Filter | None:
         return None
     if not operand:
         return {field: {"$ne": None}}
-    return {field: {"$regex": re.escape(operand).replace("\0", "x00")}}
+    return {field: {"$regex": re.escape(operand).replace("\0", r"\x00")}}
 
 
 def _is_text(operand: str) -> bool:
