@@ -6,6 +6,8 @@ The same examples run every time. ``AGL_EXPLORE=20 pytest tests/contract/test_mo
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import stores_http
 import stores_mongo
@@ -60,7 +62,7 @@ def test_a_store_behind_a_server_follows_the_rules(kind: str) -> None:
 @pytest.mark.parametrize("kind", MONGO)
 def test_a_store_in_mongodb_follows_the_rules(kind: str) -> None:
     class Machine(ScenarioMachine):
-        factories = (FACTORIES[kind],)
+        factories = (partial(FACTORIES[kind], heartbeat_seconds=0),)
         backend_of = staticmethod(lambda store: store)
 
     slow = stores_mongo.shared_server().is_slow

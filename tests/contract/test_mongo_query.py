@@ -122,6 +122,25 @@ async def test_every_question_has_one_answer(
         assert await answer(mongo, question) == await answer(memory, question), question
 
 
+async def test_every_condition_alone(
+    pool: MongoClientPool,
+    mongo_database: str,  # noqa: F811
+) -> None:
+    stored = [Item(key=f"t{n}", text=text, tags=[text]) for n, text in enumerate(TEXTS)]
+    stored += [Item(key=f"n{n}", number=number) for n, number in enumerate(NUMBERS)]
+    stored += [Item(key=f"r{n}", ratio=ratio, rank=n % 3) for n, ratio in enumerate(RATIOS)]
+    stored += [Item(key=f"a{n}", anything=one, label="old") for n, one in enumerate(ANYTHING)]
+    memory, mongo = collections(pool, mongo_database)
+    await memory.insert(stored)
+    await mongo.insert(stored)
+    values = [*TEXTS, *NUMBERS, *RATIOS, *ANYTHING, True, False, "\ud800", 2**70, 2**2000]
+    for field in FIELDS:
+        for value in values:
+            for condition in ({"exact": value}, {"within": [value, "a"]}, {"contains": value}):
+                question = ({field: condition}, None, (-1, 0))
+                assert await answer(mongo, question) == await answer(memory, question), question
+
+
 async def test_pages_cross_from_values_into_nulls(
     pool: MongoClientPool,
     mongo_database: str,  # noqa: F811

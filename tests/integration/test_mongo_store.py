@@ -295,6 +295,37 @@ async def test_latest_resources_are_known_everywhere_at_once(opened: Opened) -> 
     assert sorted(update.version for update in updates) == list(range(1, 9))
 
 
+async def test_heartbeats_in_quick_succession_are_written_together(opened: Opened) -> None:
+    store, other = await opened(heartbeat_seconds=60), await opened()
+    rollout = await store.start_rollout(1)
+    for number in range(1, 10):
+        await store.add_span(make_span(rollout, number))
+    first = await other.get_latest_attempt(rollout.rollout_id)
+    assert first is not None
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    latest = first
+    while latest.last_heartbeat_time == first.last_heartbeat_time:
+        assert time.monotonic() < give_up
+        await asyncio.sleep(0.05)
+        latest = await other.get_latest_attempt(rollout.rollout_id) or latest
+    assert (latest.last_heartbeat_time or 0) > (first.last_heartbeat_time or 0)
+
+
+async def test_a_heartbeat_that_waited_revives_its_attempt(opened: Opened) -> None:
+    """The attempt is given up between a span and the heartbeat that was to be written later."""
+    store, other = await opened(heartbeat_seconds=60), await opened()
+    rollout = await store.start_rollout(1)
+    await store.add_span(make_span(rollout, 1))
+    await store.add_span(make_span(rollout, 2))
+    await other.update_attempt(rollout.rollout_id, "latest", status="unresponsive")
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while (latest := await other.get_latest_attempt(rollout.rollout_id)) is not None:
+        if latest.status == "running":
+            break
+        assert time.monotonic() < give_up
+        await asyncio.sleep(0.05)
+
+
 # Failures
 
 

@@ -22,6 +22,7 @@ from agl.store._waiting import Bell, BellWatch, Watch
 from agl.store.base import LightningStoreCapabilities, LightningStoreStatistics
 from agl.store.collection.base import AtomicLabels, LightningCollections
 from agl.store.collection.mongo.collections import MongoLightningCollections, Section
+from agl.store.collection.mongo.heartbeats import HEARTBEAT_SECONDS
 from agl.store.collection.mongo.lane import ConflictError, Lane, conflict_pause
 from agl.store.collection.mongo.pool import DEFAULT_MONGO_URI, MongoClientPool
 from agl.store.collection.mongo.roots import Root
@@ -67,6 +68,8 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
             default, so give one to find the data again.
         tracker: Where operations are counted and timed.
         scan_debounce_seconds: Shortest time between two looks of the watchdog inside calls.
+        heartbeat_seconds: A span that comes so soon after the last heartbeat has its own written
+            later, together with others; shorter where the limit on silence is.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
         partition_id: str | None = None,
         tracker: MetricsBackend | None = None,
         scan_debounce_seconds: float = 10.0,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._pool = MongoClientPool(
             mongo_uri=mongo_uri, mongo_client_kwargs=mongo_client_kwargs, tracker=tracker
@@ -92,11 +96,16 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
         self._adopted = False
         super().__init__(
             MongoLightningCollections(
-                self._pool, self.database_name, self.partition_id, tracker=tracker
+                self._pool,
+                self.database_name,
+                self.partition_id,
+                tracker=tracker,
+                heartbeat_seconds=heartbeat_seconds,
             ),
             tracker=tracker,
             scan_debounce_seconds=scan_debounce_seconds,
         )
+        self.collections.missed_heartbeat = self._sign_of_life
 
     async def __aenter__(self) -> Self:
         return self
@@ -182,6 +191,20 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
         stored = await section.write_with_spans(plan.writes, spans)
         self._settled(plan)
         return stored
+
+    async def _sign_of_life(self, rollout_id: str, attempt_id: str) -> None:
+        """Judge a heartbeat again, whose attempt had changed before it was written."""
+
+        async def work(c: MongoLightningCollections) -> None:
+            rollout = await c.rollouts.find(rollout_id)
+            attempt = await c.attempts.find(rollout_id, attempt_id)
+            if rollout is not None and attempt is not None:
+                plan = Plan(self._now())
+                await self._signs_of_life(c, plan, [(rollout, attempt)])
+                plan.late.clear()  # the span was counted when it came
+                await self._carry_out(c, plan)
+
+        await self._write_section(work)
 
     def _settled(self, plan: Plan) -> None:
         super()._settled(plan)

@@ -30,6 +30,7 @@ from agl.store.collection.base import AtomicLabels, AtomicMode, KeyValue, Lightn
 from agl.store.collection.instrumented import CollectionsRecorder, Note
 from agl.store.collection.mongo.collection import MongoBasedCollection
 from agl.store.collection.mongo.errors import translate
+from agl.store.collection.mongo.heartbeats import HEARTBEAT_SECONDS, Missed
 from agl.store.collection.mongo.indexes import INDEXES, ensure_collection
 from agl.store.collection.mongo.key_value import MongoBasedKeyValue
 from agl.store.collection.mongo.lane import STATE, ConflictError, Lane, conflict_pause
@@ -57,6 +58,7 @@ class MongoLightningCollections(LightningCollections):
         database_name: Database.
         partition_id: Only what belongs to it exists here.
         tracker: Where calls are counted and timed.
+        heartbeat_seconds: How long a heartbeat that follows another one may wait.
     """
 
     collection_name = "router"
@@ -72,12 +74,17 @@ class MongoLightningCollections(LightningCollections):
         workers: MongoBasedCollection[Worker] | None = None,
         span_sequence_ids: MongoBasedKeyValue[str, int] | None = None,
         tracker: MetricsBackend | None = None,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         where = (client_pool, database_name)
         self.pool = client_pool
         self.database_name = database_name
         self.partition_id = partition_id
         self._tracker = tracker
+        self.heartbeat_seconds = heartbeat_seconds
+        self.missed_heartbeat: Missed | None = None
+        """Told of a heartbeat that came too late, as the status of its attempt had changed."""
+
         self._spans = spans or MongoBasedCollection[Span](
             *where,
             "spans",
@@ -106,12 +113,13 @@ class MongoLightningCollections(LightningCollections):
         self.notes: dict[tuple[str, str], Note] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_mutex", "_pid", "_lanes", "notes")
+        left_out = ("_mutex", "_pid", "_lanes", "notes", "missed_heartbeat")
         return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
+        self.missed_heartbeat = None
         self._start_empty()
 
     def lane_now(self) -> Lane:
@@ -128,7 +136,10 @@ class MongoLightningCollections(LightningCollections):
         with self._mutex:
             lane = self._lanes.get(loop)
             if lane is None:
-                lane = Lane(self.pool, self.database_name, self.partition_id)
+                lane = Lane(
+                    self.pool, self.database_name, self.partition_id, self.heartbeat_seconds
+                )
+                lane.heartbeats.missed = self.missed_heartbeat
                 self._lanes[loop] = lane
             return lane
 

@@ -21,6 +21,7 @@ from agl.store.collection.mongo.errors import (
     translate,
     write_errors,
 )
+from agl.store.collection.mongo.heartbeats import HEARTBEAT_SECONDS, Heartbeats
 from agl.store.collection.mongo.loader import QueueHead, RootLoader
 from agl.store.collection.mongo.pool import MongoClientPool
 from agl.store.collection.mongo.totals import Reconciler, Totals
@@ -41,7 +42,13 @@ class ConflictError(Exception):
 class Lane:
     """One event loop's access to a partition."""
 
-    def __init__(self, pool: MongoClientPool, database_name: str, partition_id: str) -> None:
+    def __init__(
+        self,
+        pool: MongoClientPool,
+        database_name: str,
+        partition_id: str,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    ) -> None:
         self.client = pool.client()
         self.database = pool.database(database_name)
         self.metrics = pool.metrics
@@ -54,6 +61,8 @@ class Lane:
             self.totals.write,
             self.totals.take_back,
         )
+        self.heartbeat_seconds = heartbeat_seconds
+        self.heartbeats = Heartbeats(self.combiner, self.run_beside)
         self.loader = RootLoader(self.database, partition_id, self.metrics)
         self.queue = QueueHead(self.database, partition_id)
         self.numbers = HighestNumbers()
@@ -103,6 +112,7 @@ class Lane:
 
     async def close(self) -> None:
         """Send what the totals still have to send, and wait for work beside calls."""
+        self.heartbeats.flush_last()
         self.totals.flush_last()
         if self._background:
             await asyncio.wait(self._background, timeout=_CLOSE_SECONDS)

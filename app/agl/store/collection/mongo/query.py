@@ -7,7 +7,6 @@ the other conditions leave.
 
 from __future__ import annotations
 
-import math
 import re
 import types
 from collections.abc import Iterable, Sequence
@@ -127,7 +126,7 @@ def _comparable(operands: Iterable[Any], holds: Holds) -> Iterable[Any]:
         elif holds == "text":
             if isinstance(operand, str) and _is_text(operand):
                 yield str.__str__(operand)
-        elif isinstance(operand, int | float) and not math.isnan(operand):
+        elif isinstance(operand, int | float) and operand == operand:  # NaN equals nothing
             yield from _number(operand)
 
 
@@ -151,7 +150,7 @@ def _containing(field: str, operand: Any) -> Filter | None:
         return None
     if not operand:
         return {field: {"$ne": None}}
-    return {field: {"$regex": re.escape(operand).replace("\0", "x00")}}
+    return {field: {"$regex": re.escape(operand).replace("\0", r"\x00")}}
 
 
 def _is_text(operand: str) -> bool:

@@ -23,7 +23,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from bson import ObjectId
 
@@ -174,6 +174,16 @@ class Creation:
         return delta
 
 
+class SignOfLife(NamedTuple):
+    """A heartbeat."""
+
+    write: Write
+    attempt: Attempt
+    """As it was read."""
+
+    when: float | None
+
+
 class Decision:
     """What one decision changes in a stored rollout document."""
 
@@ -237,9 +247,6 @@ class Decision:
         Raises:
             InvalidRequestError: it cannot be stored, or is too large.
         """
-        return self._compare_and_set() if self.compares else self._sign_of_life()
-
-    def _compare_and_set(self) -> Write:
         root = self.root
         values = dict(self._sets)
         if self._whole_attempts:
@@ -267,8 +274,7 @@ class Decision:
         raw = sealed({"$set": values}, f"Rollout {root.rollout_id}")
         return Write(ROLLOUTS, raw, match, size=len(raw.raw))
 
-    def _sign_of_life(self) -> Write:
-        ((place, when),) = self._beats.items()
+    def _sign_of_life(self, place: int, when: float | None) -> Write:
         path = f"attempts.{place}"
         status = self.root.attempts[place].status
         field = f"{path}.last_heartbeat_time"
@@ -280,15 +286,12 @@ class Decision:
             again={"$max": {field: when}},
         )
 
-    def signs_of_life(self) -> list[Write]:
+    def signs_of_life(self) -> list[SignOfLife]:
         """One update for each attempt that showed life, where nothing else changes."""
-        beats, self._beats = self._beats, {}
-        writes: list[Write] = []
-        for place, when in beats.items():
-            self._beats = {place: when}
-            writes.append(self._sign_of_life())
-        self._beats = beats
-        return writes
+        return [
+            SignOfLife(self._sign_of_life(place, when), self.root.attempts[place], when)
+            for place, when in self._beats.items()
+        ]
 
     def delta(self) -> dict[str, int]:
         """How the totals change."""

@@ -18,6 +18,7 @@ from agl.store.collection.base import KeyValue
 from agl.store.collection.mongo.combine import Outcome, Write
 from agl.store.collection.mongo.documents import model_fields, sealed, some_fields
 from agl.store.collection.mongo.errors import TOO_LARGE_CODES, limit_exceeded
+from agl.store.collection.mongo.heartbeats import Beat, may_wait
 from agl.store.collection.mongo.ids import new_id
 from agl.store.collection.mongo.lane import ConflictError, Lane
 from agl.store.collection.mongo.roots import ROLLOUTS, Creation, Decision, Decisions, Root
@@ -156,7 +157,10 @@ class SectionWrites:
             _add_creation(outgoing, results, creation)
         for decision in decisions.decisions.values():
             decision.guards_heartbeat = self._guards_heartbeat
-            _add_decision(outgoing, results, decision)
+            if decision.compares:
+                _add_decision(outgoing, results, decision)
+            else:
+                _add_signs_of_life(lane, outgoing, results, decision)
         for fields, workers in batch.workers.items():
             for worker in workers:
                 outgoing.add(_worker_write(lane.partition_id, worker, fields), results_of(results))
@@ -324,17 +328,6 @@ def _add_creation(outgoing: _Outgoing, results: _Results, creation: Creation) ->
 
 
 def _add_decision(outgoing: _Outgoing, results: _Results, decision: Decision) -> None:
-    if not decision.compares:
-
-        def alive(outcome: Outcome) -> None:
-            if outcome.code is not None:
-                results.fail(_error(outcome), {})
-            elif not outcome.matched:
-                results.silent = True
-
-        for write in decision.signs_of_life():
-            outgoing.add(write, alive)
-        return
     delta = decision.delta()
 
     def check(outcome: Outcome) -> None:
@@ -345,6 +338,24 @@ def _add_decision(outgoing: _Outgoing, results: _Results, decision: Decision) ->
 
     outgoing.add(decision.write(), check)
     outgoing.count(delta)
+
+
+def _add_signs_of_life(
+    lane: Lane, outgoing: _Outgoing, results: _Results, decision: Decision
+) -> None:
+    def check(outcome: Outcome) -> None:
+        if outcome.code is not None:
+            results.fail(_error(outcome), {})
+        elif not outcome.matched:
+            results.silent = True
+
+    rollout = decision.root.rollout
+    for write, attempt, when in decision.signs_of_life():
+        stored = attempt.last_heartbeat_time
+        if when is not None and may_wait(lane.heartbeat_seconds, rollout, stored, when):
+            lane.heartbeats.later(Beat(write, rollout.rollout_id, attempt.attempt_id), rollout)
+        else:
+            outgoing.add(write, check)
 
 
 def _worker_write(partition_id: str, worker: Worker, fields: Fields) -> Write:
