@@ -7,7 +7,10 @@ Two parts, each against a fresh server in a process of its own, with the Prometh
 * ``working``: whole rollouts, whose spans are evicted at a low threshold. Rollouts and attempts are
   kept for ever, so memory grows by them and by nothing else.
 
-Figures are slopes of the resident memory after the warm-up, fitted by least squares.
+Before either begins, the server's kept answers (``rest/replays.py``) are filled to their limit,
+which traffic alone would take minutes for. Figures are slopes of the resident memory after a
+warm-up, fitted by least squares; the verdict on ``passing`` is one of its slope and of what it may
+still rise over the measured time.
 """
 
 from __future__ import annotations
@@ -31,8 +34,10 @@ import psutil
 from agl.errors import NotFoundError
 from agl.store.memory import InMemoryLightningStore
 from agl.store.rest.client import LightningStoreClient
+from agl.store.rest.replays import ENTRY_BYTES, KEPT_BYTES
 from agl.store.rest.server import LightningStoreServer
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, OtelResource, Span, TraceStatus
+from agl.utils.garbage import spare_old_objects
 from agl.utils.metrics import PrometheusMetricsBackend
 from agl.utils.server_launcher import PythonServerLauncherArgs
 
@@ -130,6 +135,7 @@ async def serve(port: int) -> None:
         tracker=tracker,
     )
     await server.start()
+    spare_old_objects()  # as the command does
     await asyncio.Event().wait()
 
 
@@ -168,6 +174,7 @@ async def soak(part: str, seconds: float) -> dict[str, float]:
     with serving() as (port, process):
         client = LightningStoreClient(f"http://{HOST}:{port}")
         try:
+            await fill_kept_answers(client)
             load = Load(client)
             work = Working(client) if part == "working" else await Passing.prepared(client)
             samples = Samples()
@@ -188,6 +195,16 @@ async def soak(part: str, seconds: float) -> dict[str, float]:
         "rollouts": totals["total_rollouts"],
         "evicted_spans": totals["evicted_spans"],
     }
+
+
+async def fill_kept_answers(client: LightningStoreClient) -> None:
+    """Poll the empty queue until the server keeps as many answers as it ever does."""
+
+    async def poll(times: int) -> None:
+        for _ in range(times):
+            await client.dequeue_rollout()
+
+    await asyncio.gather(*[poll(KEPT_BYTES // ENTRY_BYTES // CLIENTS) for _ in range(CLIENTS)])
 
 
 async def _watch(process: psutil.Process, load: Load, samples: Samples) -> None:

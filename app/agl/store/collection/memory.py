@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -25,6 +27,8 @@ from agl.store.collection.items import Items
 from agl.store.collection.memory_queue import DequeBasedQueue, DictBasedKeyValue
 from agl.store.collection.memory_spans import SpanCollection
 from agl.store.collection.query import (
+    Order,
+    Query,
     check_window,
     page,
     parse_filter,
@@ -32,6 +36,7 @@ from agl.store.collection.query import (
     sort_items,
     window,
 )
+from agl.store.collection.scan import SLICE, Gathered
 from agl.types import (
     Attempt,
     FilterOptions,
@@ -122,14 +127,42 @@ class ListBasedCollection(Guarded, Collection[T]):
         query = parse_filter(filter)
         with self._mutex:
             selection = self._items.select(query)
-            if order is None and selection.total is not None:
+            front = min(_wanted(limit, offset), selection.looked_at)
+            if order is None and selection.total is not None and front <= SLICE:
                 items = window(selection.items, limit, offset)
                 return page(items, limit, offset, selection.total)
-            matches = list(selection.items)
+            few = selection.looked_at <= SLICE
+            matches = list(selection.items) if few else []
+        if not few:
+            return await self._query_in_slices(query, order, limit, offset)
         total = len(matches)
         if order is not None and limit != 0:
             matches = sort_items(matches, *order, head=None if limit == -1 else offset + limit)
         return page(window(matches, limit, offset), limit, offset, total)
+
+    async def _query_in_slices(
+        self, query: Query, order: tuple[str, Order] | None, limit: int, offset: int
+    ) -> PaginatedResult[T]:
+        """A page whose making lets other calls in between."""
+        gathered = Gathered[T](order, None if limit == -1 else offset + limit)
+        with self._mutex:
+            scan = self._items.begin_scan(query)
+        try:
+            while True:
+                with self._mutex:
+                    found = scan.step()
+                if found is None:
+                    break
+                gathered.add(found)
+                await asyncio.sleep(0)
+        finally:
+            with self._mutex:
+                self._items.end_scan(scan)
+        items: list[T] = []
+        for part in gathered.slices():
+            items += part
+            await asyncio.sleep(0)
+        return page(window(items, limit, offset), limit, offset, gathered.total)
 
     async def get(
         self, filter: FilterOptions | None = None, sort: SortOptions | None = None
@@ -192,6 +225,11 @@ class ListBasedCollection(Guarded, Collection[T]):
             self._items.require_all(items)
             for item in items:
                 self._items.remove(self._items.key_of(item))
+
+
+def _wanted(limit: int, offset: int) -> float:
+    """How many matches from the front are needed."""
+    return math.inf if limit == -1 else offset + limit
 
 
 Take = Callable[[str, AsyncLock], Awaitable[object]]
