@@ -16,7 +16,6 @@ from agl.store.rest.service import Service
 from agl.store.rest.wire import API_V1_AGL_PREFIX, StuckQuery, StuckReport, SuggestedItem
 from agl.types import StuckItem
 
-
 _AT_ONCE = 256
 
 
