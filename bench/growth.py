@@ -23,6 +23,7 @@ import psutil
 
 from agl.store.memory import InMemoryLightningStore
 from agl.types import EnqueueRolloutRequest, RolloutConfig, Span
+from agl.utils.garbage import spare_old_objects
 from agl.utils.metrics import PrometheusMetricsBackend
 from agl.utils.ownership import share_objects
 from bench.in_process import InProcessServer
@@ -283,8 +284,7 @@ async def stalls(rollouts: int, spans: int) -> dict[str, Any]:
     load = Load(store, rollouts, spans)
     await load.start(RolloutConfig(timeout_seconds=86_400.0))
     await load.fill(2)
-    gc.collect()
-    gc.freeze()
+    spare_old_objects()  # as a server does
 
     server = InProcessServer(store, None)
 

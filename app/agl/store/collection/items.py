@@ -15,7 +15,7 @@ from agl.errors import DuplicatedPrimaryKeyError, NotFoundError
 from agl.store.collection.ordered import OrderedIntegers
 from agl.store.collection.query import Condition, Predicate, Query, predicate
 from agl.store.collection.scan import Scan
-from agl.utils.ownership import replace, share_field_names
+from agl.utils.ownership import merge, share_field_names
 
 T = TypeVar("T")
 
@@ -61,7 +61,9 @@ class Items(Generic[T]):
         self.key_of: Callable[[T], Key] = attrgetter(*primary_keys)
         self._single = len(primary_keys) == 1
         self._items: dict[int, T] = {}
-        self._ordinals: dict[str, Group] = {}
+        self._ordinals: dict[Any, Any] = {}
+        """By first key field: an ordinal, or with a composite key a :data:`Group`."""
+
         self._indexes: dict[str, dict[Any, OrderedIntegers]] = {field: {} for field in indexes}
         self._next_ordinal = 0
         self._scans: list[Scan[T]] = []
@@ -86,17 +88,15 @@ class Items(Generic[T]):
 
     def _ordinal(self, key: Key) -> int | None:
         if self._single:
-            return cast("int | None", self._ordinals.get(cast("str", key)))
+            return self._ordinals.get(key)
         group = self._ordinals.get(key[0])
-        if isinstance(group, dict):
-            return group.get(cast("tuple[str, ...]", key[1:]))
-        if group is not None and self.key_of(self._items[group]) == key:
-            return group
-        return None
+        if isinstance(group, int):
+            return group if self.key_of(self._items[group]) == key else None
+        return None if group is None else group.get(key[1:])
 
     def _group(self, first_key: str) -> Sequence[int]:
         """Ordinals of the items whose first key field has this value, in insertion order."""
-        group = self._ordinals.get(first_key)
+        group: Group | None = self._ordinals.get(first_key)
         if group is None:
             return ()
         return tuple(group.values()) if isinstance(group, dict) else (group,)
@@ -145,9 +145,8 @@ class Items(Generic[T]):
         if self._scans:
             self._keep_for_scans(ordinal, stored)
         if fields is not None:
-            changes = {field: getattr(item, field) for field in fields}
-            item = cast("T", replace(cast("Any", stored), **changes))
-        share_field_names(cast("Any", item))
+            item = merge(stored, item, fields)
+        share_field_names(item)
         self._items[ordinal] = item
         self._reindex(ordinal, stored, item, fields)
         return item
@@ -167,23 +166,23 @@ class Items(Generic[T]):
             _leave(buckets, getattr(item, field), ordinal)
 
     def _add(self, key: Key, item: T) -> None:
-        share_field_names(cast("Any", item))
+        share_field_names(item)
         ordinal = self._next_ordinal
         self._next_ordinal += 1
         self._items[ordinal] = item
         if self._single:
-            self._ordinals[cast("str", key)] = ordinal
+            self._ordinals[key] = ordinal
         else:
-            self._add_to_group(cast("tuple[str, ...]", key), ordinal)
+            self._add_to_group(key, ordinal)
         for field, buckets in self._indexes.items():
             _enter(buckets, getattr(item, field), ordinal)
 
-    def _add_to_group(self, key: tuple[str, ...], ordinal: int) -> None:
+    def _add_to_group(self, key: Any, ordinal: int) -> None:
         group = self._ordinals.setdefault(key[0], ordinal)
         if isinstance(group, dict):
             group[key[1:]] = ordinal
         elif group != ordinal:
-            only = cast("tuple[str, ...]", self.key_of(self._items[group]))
+            only: Any = self.key_of(self._items[group])
             self._ordinals[key[0]] = {only[1:]: group, key[1:]: ordinal}
 
     def _reindex(self, ordinal: int, old: T, new: T, fields: Sequence[str] | None) -> None:

@@ -62,7 +62,9 @@ __all__ = [
 
 LockType = Literal["thread", "asyncio"]
 
-_TAKEN_WHOLE = frozenset(("attempts", "rollout_queue", "rollouts", "workers"))
+_TAKEN_WHOLE = frozenset(
+    ("attempts", "rollout_queue", "rollouts", "span_sequence_ids", "spans", "workers")
+)
 
 
 class ListBasedCollection(Guarded, Collection[T]):
@@ -144,7 +146,7 @@ class ListBasedCollection(Guarded, Collection[T]):
         self, query: Query, order: tuple[str, Order] | None, limit: int, offset: int
     ) -> PaginatedResult[T]:
         """A page whose making lets other calls in between."""
-        gathered = Gathered[T](order, None if limit == -1 else offset + limit)
+        gathered = Gathered[T](order, limit, offset)
         with self._mutex:
             scan = self._items.begin_scan(query)
         try:
@@ -162,7 +164,7 @@ class ListBasedCollection(Guarded, Collection[T]):
         for part in gathered.slices():
             items += part
             await asyncio.sleep(0)
-        return page(window(items, limit, offset), limit, offset, gathered.total)
+        return page(items, limit, offset, gathered.total)
 
     async def get(
         self, filter: FilterOptions | None = None, sort: SortOptions | None = None

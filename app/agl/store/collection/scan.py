@@ -19,8 +19,8 @@ from agl.store.collection.query import Order, Predicate, sort_items
 
 T = TypeVar("T")
 
-SLICE = 2048
-"""Items looked at in one go: a millisecond or two."""
+SLICE = 512
+"""Items looked at in one go: a millisecond or two, when nothing of them is in a cache."""
 
 
 class Scan(Generic[T]):
@@ -60,19 +60,20 @@ class Scan(Generic[T]):
 
 
 class Gathered(Generic[T]):
-    """The matches of a scan: how many there are, and those in front.
+    """The matches of a scan: how many there are, and those of one page.
 
     Args:
         order: Field and direction to sort by; ``None`` for the order they come in.
-        wanted: How many from the front are needed; ``None`` for all.
+        limit: Most matches of the page, -1 for no limit.
+        offset: Matches before the page.
     """
 
-    def __init__(self, order: tuple[str, Order] | None, wanted: int | None) -> None:
+    def __init__(self, order: tuple[str, Order] | None, limit: int, offset: int) -> None:
         self._order = order
-        self._wanted = None if wanted is None else min(wanted, sys.maxsize)
+        self._offset = min(offset, sys.maxsize)
+        self._end = sys.maxsize if limit == -1 else min(offset + limit, sys.maxsize)
         self._runs: list[list[T]] = []
         self._nulls: list[T] = []
-        self._kept = 0
         self.total = 0
 
     def add(self, found: list[T]) -> None:
@@ -81,38 +82,44 @@ class Gathered(Generic[T]):
         Raises:
             InvalidRequestError: they cannot be compared.
         """
-        self.total += len(found)
         if self._order is None:
-            left = len(found) if self._wanted is None else self._wanted - self._kept
-            self._take(found[: max(left, 0)])
-        elif self._wanted != 0:
-            name = self._order[0]
-            present = [item for item in found if getattr(item, name) is not None]
-            self._nulls += [item for item in found if getattr(item, name) is None]
-            self._take(sort_items(present, *self._order)[: self._wanted])
-
-    def _take(self, run: list[T]) -> None:
+            run = found[max(self._offset - self.total, 0) : max(self._end - self.total, 0)]
+        elif self._offset < self._end:
+            run = self._sorted(found, *self._order)
+        else:
+            run = []
         if run:
             self._runs.append(run)
-            self._kept += len(run)
+        self.total += len(found)
+
+    def _sorted(self, found: list[T], name: str, direction: Order) -> list[T]:
+        present = [item for item in found if getattr(item, name) is not None]
+        nulls = [item for item in found if getattr(item, name) is None]
+        self._nulls += nulls[: self._end - len(self._nulls)]
+        return sort_items(present, name, direction)[: self._end]
 
     def slices(self) -> Iterator[list[T]]:
-        """The matches in order, so many at a time that nobody has to wait for long.
+        """The page, in parts that nobody has to wait for long, and of which some are empty.
 
         Raises:
-            InvalidRequestError: they cannot be compared.
+            InvalidRequestError: the matches cannot be compared.
         """
-        ordered = islice(chain(self._merged(), self._nulls), self._wanted)
-        try:
-            while part := list(islice(ordered, SLICE)):
-                yield part
-        except TypeError as error:
-            name = self._order[0] if self._order else ""
-            raise InvalidRequestError(f"Failed to sort items by {name!r}: {error}") from None
-
-    def _merged(self) -> Iterator[T]:
         if self._order is None:
-            return chain.from_iterable(self._runs)
-        name, direction = self._order
+            yield from self._runs
+        else:
+            yield from self._merged(*self._order)
+        while self._runs:  # to let go of a million takes its time as well
+            self._runs.pop()
+            yield []
+
+    def _merged(self, name: str, direction: Order) -> Iterator[list[T]]:
         key: Any = attrgetter(name)
-        return iter(heapq.merge(*self._runs, key=key, reverse=direction == "desc"))
+        merged = heapq.merge(*self._runs, key=key, reverse=direction == "desc")
+        ordered = chain(merged, self._nulls)
+        seen = 0
+        try:
+            while part := list(islice(ordered, min(SLICE, self._end - seen))):
+                yield part[max(self._offset - seen, 0) :]
+                seen += len(part)
+        except TypeError as error:
+            raise InvalidRequestError(f"Failed to sort items by {name!r}: {error}") from None
