@@ -62,8 +62,11 @@ __all__ = [
 
 LockType = Literal["thread", "asyncio"]
 
-_TAKEN_WHOLE = frozenset(
-    ("attempts", "rollout_queue", "rollouts", "span_sequence_ids", "spans", "workers")
+_TAKEN_WHOLE = (
+    ("attempts", "rollout_queue", "rollouts", "workers"),
+    ("span_sequence_ids", "spans"),
+)
+"""Labels that are nearly always taken together, and so share a lock."""
 )
 
 
@@ -423,7 +426,8 @@ class InMemoryLightningCollections(LightningCollections):
 
 
 def _locks_by_label() -> dict[str, AsyncLock]:
-    """Locks in the order in which they are taken; what a status change takes whole shares one."""
-    together = AsyncLock()
-    labels = sorted(get_args(AtomicLabels))
-    return {label: together if label in _TAKEN_WHOLE else AsyncLock() for label in labels}
+    """Locks in the order in which they are taken."""
+    locks = {label: AsyncLock() for label in sorted(get_args(AtomicLabels))}
+    for first, *others in _TAKEN_WHOLE:
+        locks.update(dict.fromkeys(others, locks[first]))
+    return locks
