@@ -67,7 +67,6 @@ _TAKEN_WHOLE = (
     ("span_sequence_ids", "spans"),
 )
 """Labels that are nearly always taken together, and so share a lock."""
-)
 
 
 class ListBasedCollection(Guarded, Collection[T]):
