@@ -122,23 +122,36 @@ class CollectionsRecorder:
         at_once: Callable[..., Any] | None,
     ) -> Callable[..., Awaitable[Any]]:
         timers = self._timers(operation, collection)
+        running = get_current_store_methods
+
+        def failed(started: float, error: BaseException) -> None:
+            seconds = perf_counter() - started
+            self._timer(operation, collection, running(), status_label(error))(seconds)
 
         async def run(*args: Any, **kwargs: Any) -> Any:
             started = perf_counter()
             try:
-                if at_once is None:
-                    result = await method(*args, **kwargs)
-                else:
-                    result = at_once(*args, **kwargs)
+                result = await method(*args, **kwargs)
             except BaseException as error:
-                seconds = perf_counter() - started
-                methods = get_current_store_methods()
-                self._timer(operation, collection, methods, status_label(error))(seconds)
+                failed(started, error)
                 raise
-            timers[get_current_store_methods()](perf_counter() - started)
+            timers[running()](perf_counter() - started)
             return result
 
-        return run
+        if at_once is None:
+            return run
+
+        async def run_at_once(*args: Any, **kwargs: Any) -> Any:
+            started = perf_counter()
+            try:
+                result = at_once(*args, **kwargs)
+            except BaseException as error:
+                failed(started, error)
+                raise
+            timers[running()](perf_counter() - started)
+            return result
+
+        return run_at_once
 
     def timed_lock(
         self, take: Callable[[str, Any], Awaitable[None]]

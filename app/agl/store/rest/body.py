@@ -15,6 +15,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_GZIP_MEMBERS = 1000
 """Senders write one; a body of nothing but members would keep the server busy for minutes."""
 
+_HEADERS_KEY = "agl.headers"
 _PIECE_BYTES = 64 * 1024
 
 _ENCODINGS = ("identity", "gzip")
@@ -22,10 +23,11 @@ _ENCODINGS = ("identity", "gzip")
 
 def header(scope: MutableMapping[str, Any], name: bytes) -> str | None:
     """Value of the first header of that (lower-case) name."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return value.decode("latin-1")
-    return None
+    known: dict[bytes, bytes] | None = scope.get(_HEADERS_KEY)
+    if known is None:
+        known = scope[_HEADERS_KEY] = dict(reversed(scope["headers"]))  # the first of a name stays
+    value = known.get(name)
+    return None if value is None else value.decode("latin-1")
 
 
 async def read_body(scope: MutableMapping[str, Any], receive: Receive) -> bytes:
