@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import Any
 
-from agl.store.operations import Methods, get_current_store_methods, status_label
+from agl.store.operations import Methods, Timers, get_current_store_methods, status_label
 from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend, Record
 
 COLLECTION_OPERATIONS = {
@@ -49,18 +49,6 @@ LABELS = ("store_pubmeth", "operation", "collection", "store_privmeth", "status"
 
 Note = Callable[[float, BaseException | None], None]
 """Told when something is over: when it began (of ``time.perf_counter``), and how it failed."""
-
-
-class Timers(dict[Methods, Record]):
-    """What takes the seconds of successful calls, by the store's methods they were made in."""
-
-    def __init__(self, make: Callable[[Methods], Record]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, methods: Methods) -> Record:
-        timer = self[methods] = self._make(methods)
-        return timer
 
 
 class CollectionsRecorder:
