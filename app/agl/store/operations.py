@@ -100,12 +100,24 @@ def status_label(error: BaseException | None) -> str:
     )
 
 
+class Timers(dict[Methods, Record]):
+    """What takes the seconds of successful calls, by the store's methods they were made in."""
+
+    def __init__(self, make: Callable[[Methods], Record]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, methods: Methods) -> Record:
+        timer = self[methods] = self._make(methods)
+        return timer
+
+
 class StoreRecorder:
     """Writes the metrics of the store; the label sets known beforehand exist from the start."""
 
     def __init__(self, tracker: MetricsBackend) -> None:
         self._tracker = tracker
-        self.timers: dict[Methods, Record] = {}
+        self.timers = Timers(lambda methods: self._timer(methods, status_label(None)))
         """What takes the seconds of successful calls."""
 
         self._rollouts: dict[tuple[str, str], Record] = {}
@@ -142,11 +154,6 @@ class StoreRecorder:
     def failed(self, methods: Methods, seconds: float, error: BaseException) -> None:
         """Note a call of an operation or step that raised."""
         self._timer(methods, status_label(error))(seconds)
-
-    def succeeded(self, methods: Methods) -> Record:
-        """What takes the seconds of a call of an operation or step, kept in ``timers``."""
-        timer = self.timers[methods] = self._timer(methods, status_label(None))
-        return timer
 
     def _timer(self, methods: Methods, status: str) -> Record:
         public, method = methods
@@ -212,8 +219,7 @@ def _timed(method: F, name: str, public: Methods | None) -> F:
         started = perf_counter()
         try:
             result = await method(self, *args, **kwargs)
-            timer = recorder.timers.get(methods) or recorder.succeeded(methods)
-            timer(perf_counter() - started)
+            recorder.timers[methods](perf_counter() - started)
             return result
         except BaseException as error:
             recorder.failed(methods, perf_counter() - started, error)

@@ -11,7 +11,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agl.store.rest.errors import ClientGoneError, HttpError, reply_to
 from agl.store.rest.limits import stopping
-from agl.store.rest.route import MATCH_KEY, Match, RouteIndex, WireRoute, match_of, send_reply
+from agl.store.rest.route import (
+    MATCH_KEY,
+    STATUS_KEY,
+    Match,
+    RouteIndex,
+    WireRoute,
+    match_of,
+    send_reply,
+)
 from agl.store.rest.wire import API_V1_AGL_PREFIX, TRACES_PATH
 from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend, Record
 
@@ -19,9 +27,6 @@ logger = logging.getLogger("agl.store.server")
 
 CLIENT_GONE = 499
 UNMATCHED = "unmatched"
-
-_STATUS_KEY = "agl.status"
-"""Where the layers find the status of the answer, once it has started."""
 
 _NOT_STARTED = 0
 _HTTP_LABELS = ("path", "method", "status")
@@ -87,24 +92,29 @@ class ObserveMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope[MATCH_KEY] = self._index.resolve(scope)
-        scope[_STATUS_KEY] = _NOT_STARTED
-
-        def note_status(message: Message) -> Awaitable[None]:
-            if message["type"] == "http.response.start":
-                scope[_STATUS_KEY] = message["status"]
-            return send(message)
-
+        match = scope[MATCH_KEY] = self._index.resolve(scope)
+        scope[STATUS_KEY] = _NOT_STARTED
+        if match is None or match.route is None or match.route.takes_request:
+            send = _noting_status(scope, send)  # others send by `send_reply`, which does it
         began = time.perf_counter()
         try:
-            await self._app(scope, receive, note_status)
+            await self._app(scope, receive, send)
         finally:
             seconds = time.perf_counter() - began
-            status: int = scope[_STATUS_KEY] or 500
+            status: int = scope[STATUS_KEY] or 500
             if self._metrics is not None:
                 self._metrics.record(scope, status, seconds)
             if logger.isEnabledFor(logging.DEBUG):
                 _log(scope, status, seconds)
+
+
+def _noting_status(scope: Scope, send: Send) -> Send:
+    def note_status(message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            scope[STATUS_KEY] = message["status"]
+        return send(message)
+
+    return note_status
 
 
 def _log(scope: Scope, status: int, seconds: float) -> None:
@@ -138,16 +148,16 @@ class ErrorMiddleware:
         try:
             await self._app(scope, receive, send)
         except ClientGoneError:
-            scope[_STATUS_KEY] = CLIENT_GONE
+            scope[STATUS_KEY] = CLIENT_GONE
         except asyncio.CancelledError:
             # The server cancels what is left when its time to stop is up.
-            if scope[_STATUS_KEY] != _NOT_STARTED:
+            if scope[STATUS_KEY] != _NOT_STARTED:
                 raise
-            await send_reply(send, reply_to(stopping(), debug_errors=self._debug_errors))
+            await send_reply(scope, send, reply_to(stopping(), debug_errors=self._debug_errors))
         except Exception as error:
-            if scope[_STATUS_KEY] != _NOT_STARTED:
+            if scope[STATUS_KEY] != _NOT_STARTED:
                 raise
-            await send_reply(send, reply_to(error, debug_errors=self._debug_errors))
+            await send_reply(scope, send, reply_to(error, debug_errors=self._debug_errors))
 
 
 class DispatchMiddleware:

@@ -32,15 +32,18 @@ Method = Literal["GET", "POST"]
 Endpoint = Callable[..., Awaitable[Any]]
 
 MATCH_KEY = "agl.match"
+STATUS_KEY = "agl.status"
+"""Where the layers find the status of the answer, once it has started; 0 until then."""
 
 _AGAIN = RETRY_HEADER.lower().encode()
 
 
-async def send_reply(send: Send, reply: Reply) -> None:
-    """Send an answer in one go."""
+async def send_reply(scope: MutableMapping[str, Any], send: Send, reply: Reply) -> None:
+    """Send an answer in one go, and note its status."""
+    scope[STATUS_KEY] = reply.status
     headers = [
         (b"content-type", reply.media_type),
-        (b"content-length", str(len(reply.body)).encode()),
+        (b"content-length", b"%d" % len(reply.body)),
         *reply.headers,
     ]
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
@@ -189,7 +192,7 @@ class WireRoute(APIRoute):
                 reply = Reply(self.success_status, dump(result))
             else:
                 reply = await self._reply(call, arguments)
-        await send_reply(send, reply)
+        await send_reply(scope, send, reply)
 
     async def _reply(self, call: Endpoint, arguments: dict[str, Any]) -> Reply:
         return Reply(self.success_status, dump(await call(**arguments)))
