@@ -167,6 +167,11 @@ async def test_health_and_both_forms_of_the_path(exporter: httpx.AsyncClient) ->
         assert (await exporter.get(path)).status_code == 404
 
 
+def counted(text: str) -> list[str]:
+    """The samples that server processes have written."""
+    return [line for line in text.splitlines() if line.startswith("agl_http")]
+
+
 async def test_formats_by_negotiation(
     start: Callable[[], Writer], exporter: httpx.AsyncClient
 ) -> None:
@@ -175,25 +180,13 @@ async def test_formats_by_negotiation(
     zipped = await exporter.get("/v1/prometheus", headers={"Accept-Encoding": "gzip"})
     assert "content-encoding" not in plain.headers
     assert zipped.headers["content-encoding"] == "gzip"
-    assert plain.text == zipped.text
+    assert counted(plain.text) == counted(zipped.text)
     open_metrics = await exporter.get(
         "/v1/prometheus", headers={"Accept": "application/openmetrics-text;version=1.0.0"}
     )
     assert open_metrics.headers["content-type"].startswith("application/openmetrics-text")
     assert open_metrics.text.endswith("# EOF\n")
     assert TOTAL in open_metrics.text
-
-
-async def test_a_folder_that_cannot_be_read_is_an_error_not_a_crash(
-    folder: Path, exporter: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    bad = folder / "counter_1.db"
-    bad.touch()
-    answer = await exporter.get("/v1/prometheus")
-    assert answer.status_code == 500
-    assert "could not be read" in caplog.text
-    bad.unlink()
-    assert (await exporter.get("/v1/prometheus")).status_code == 200
 
 
 @pytest.mark.parametrize(

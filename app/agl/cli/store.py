@@ -25,6 +25,7 @@ from agl.cli._serving import (
     port_number,
     worker_count,
 )
+from agl.cli._token import read_token
 from agl.config import (
     BACKENDS,
     DEFAULT_MONGO_URI,
@@ -120,7 +121,7 @@ def api_token(settings: StoreSettings) -> str | None:
     """
     if settings.api_token_file is None:
         return None
-    token = _read_token(settings.api_token_file)
+    token = read_token(settings.api_token_file, "--api-token-file")
     if settings.published_on is not None and is_loopback(settings.published_on):
         return None
     return token
@@ -246,23 +247,6 @@ def _limits(settings: StoreSettings) -> ServerLimits:
         "max_batch_items": settings.max_batch_items,
     }
     return ServerLimits(**{name: value for name, value in given.items() if value is not None})
-
-
-def _read_token(file: Path) -> str:
-    what = f"argument --api-token-file: {file}"
-    remedy = "write the token into it (openssl rand -hex 32), readable for this user"
-    try:
-        token = file.read_text(encoding="ascii").strip()
-    except UnicodeDecodeError as exc:
-        raise EnvironmentFault(f"{what} holds other characters than ASCII", remedy=remedy) from exc
-    except (OSError, ValueError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else str(exc)
-        raise EnvironmentFault(f"{what} cannot be read ({reason})", remedy=remedy) from exc
-    if not token:
-        raise EnvironmentFault(f"{what} is empty", remedy=remedy)
-    if not token.isprintable() or " " in token:
-        raise EnvironmentFault(f"{what} does not hold one token on one line", remedy=remedy)
-    return token
 
 
 def _check_published_on(address: str | None) -> None:

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -18,6 +19,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 from prometheus_client.metrics_core import Metric
+from prometheus_client.utils import (
+    floatToGoString,  # pyright: ignore[reportUnknownVariableType]  # untyped there
+)
 
 from agl.utils.mapped_file import (
     DENSE_AT,
@@ -103,6 +107,10 @@ class NumberOf(dict[bytes, int]):
             self._keys.append(key)
         self[raw] = number
         return number
+
+
+number_text: Callable[[float], str] = floatToGoString
+"""A number as the text formats write it."""
 
 
 def parse_key(space: str, raw: bytes) -> Key | None:

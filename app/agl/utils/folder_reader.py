@@ -13,13 +13,13 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from agl.utils.folder_files import FolderFile, Floats, Ints, Keys, space_of
+from agl.utils.folder_files import Floats, FolderFile, Ints, Keys, space_of
 from agl.utils.folder_table import Bools, RowId, Sums, Table
 from agl.utils.mapped_file import OWN_FILE, DamagedFileError
 from agl.utils.metrics_folding import COMMIT_LOCK, FOLDED_FILE, Manifest, read_manifest
@@ -114,7 +114,7 @@ class FolderReader:
     # Which files there are
 
     @contextlib.contextmanager
-    def _commit_lock(self) -> Iterator[None]:
+    def _commit_lock(self) -> Generator[None]:
         """Keep files from changing places; a holder that hangs does not stop the reader."""
         try:
             fd = os.open(self.folder / COMMIT_LOCK, os.O_RDONLY | os.O_CLOEXEC)
@@ -176,7 +176,10 @@ class FolderReader:
         for name in gone:
             self._files.pop(name).close()
         files: dict[str, FolderFile] = {}
-        for name, inode in counted.items():  # in the order of the folder, as prometheus_client has it
+        for (
+            name,
+            inode,
+        ) in counted.items():  # in the order of the folder, as prometheus_client has it
             space = space_of(name)
             if space is not None:
                 known = self._files.get(name)
@@ -214,7 +217,7 @@ class FolderReader:
 
     def _read_file(self, file: FolderFile) -> None:
         before, fault = file.layout, file.fault
-        keep = file.is_open or not file.layout.size and len(self._files) < self._most_open
+        keep = file.is_open or (not file.layout.size and len(self._files) < self._most_open)
         file.read()
         if not keep:
             file.close()
@@ -302,7 +305,7 @@ def _kind(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _timed(phases: dict[str, float], name: str) -> Iterator[None]:
+def _timed(phases: dict[str, float], name: str) -> Generator[None]:
     started = time.perf_counter()
     yield
     phases[name] = time.perf_counter() - started

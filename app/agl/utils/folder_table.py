@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from prometheus_client.utils import floatToGoString
 
-from agl.utils.folder_files import FolderFile, Floats, Ints, Key, LabelPairs
+from agl.utils.folder_files import Floats, FolderFile, Ints, Key, LabelPairs, number_text
 
 Bools = NDArray[np.bool_]
 RowId = tuple[str, LabelPairs]
@@ -147,7 +146,7 @@ class Table:
             self._histograms.append((np.array(slots, np.int64), size))
             for family, labels, places in histograms:
                 for at, (bound, _) in enumerate(places):
-                    le = (*labels, ("le", floatToGoString(bound)))
+                    le = (*labels, ("le", number_text(bound)))
                     family.samples.append((f"{family.name}_bucket", le))
                     family.rows.append(start + at)
                 family.samples.append((f"{family.name}_count", labels))
@@ -162,7 +161,9 @@ class Table:
         for mode in ("min", "max", "mostrecent", "all"):
             self._combine(pool, hidden, mode, [file for file in files if _mode(file) == mode])
         parts = [pool]
-        parts += [pool[slots].reshape(-1, n).cumsum(axis=1).ravel() for slots, n in self._histograms]
+        parts += [
+            pool[slots].reshape(-1, n).cumsum(axis=1).ravel() for slots, n in self._histograms
+        ]
         numbers = np.concatenate(parts)[self._rows]
         if not hidden.any():
             return Sums(numbers, None, bad)
@@ -193,9 +194,7 @@ class Table:
                 np.add.at(pool, places.slots, total)
         return bad
 
-    def _combine(
-        self, pool: Floats, hidden: Bools, mode: str, files: Sequence[FolderFile]
-    ) -> None:
+    def _combine(self, pool: Floats, hidden: Bools, mode: str, files: Sequence[FolderFile]) -> None:
         seen = np.zeros(len(pool), bool)
         newest = np.zeros(len(pool))
         for file in files:
@@ -223,7 +222,8 @@ class Table:
         if known is not None:
             return known[1]
         slots = self._slots[layout]
-        only_grow = np.array([self._keys[n].only_grows for n in layout.tolist()], bool)
+        numbers: list[int] = layout.tolist()
+        only_grow = np.array([self._keys[n].only_grows for n in numbers], bool)
         places = _Places(slots, len(np.unique(slots)) == len(slots), only_grow)
         self._places[id(layout)] = layout, places  # kept, so that its id stays its own
         return places

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 from prometheus_client.metrics_core import Metric
-from prometheus_client.utils import floatToGoString
 
+from agl.utils.folder_files import number_text
 from agl.utils.folder_reader import Totals
 from agl.utils.folder_table import Family, Table
 
@@ -49,9 +49,7 @@ class Template:
         for family in table.families:
             self._add(family, encoder)
         self._pieces: list[str] = [""] * (2 * len(self._lines))
-        self._pieces[::2] = [
-            self._heads.get(i, "") + line for i, line in enumerate(self._lines)
-        ]
+        self._pieces[::2] = [self._heads.get(i, "") + line for i, line in enumerate(self._lines)]
 
     def _add(self, family: Family, encoder: Encoder) -> None:
         metric = Metric(family.name, family.help, family.type)
@@ -71,7 +69,7 @@ class Template:
     def text(self, totals: Totals) -> str:
         """The samples, without the end mark of OpenMetrics."""
         unique, at = np.unique(totals.numbers, return_inverse=True)
-        numbers = np.array([f"{floatToGoString(n)}\n" for n in unique.tolist()], object)
+        numbers = np.array([f"{number_text(n)}\n" for n in unique.tolist()], object)
         pieces = self._pieces
         pieces[1::2] = numbers[at].tolist()
         if totals.hidden is not None:

@@ -3,8 +3,8 @@
 The format: the bytes in use (int32), 4 bytes of padding, then for each value the length of its key
 (int32), the key, spaces up to a multiple of 8 bytes, the value and its timestamp (doubles). Two
 things are added in places ``prometheus_client`` never looks at: a mark in the padding, and at
-:data:`DENSE_AT` the values once more, one after the other, so that a reader who knows the keys reads
-8 bytes a value instead of the whole file. The space between is a hole and takes no room.
+:data:`DENSE_AT` the values once more, one after the other, so that a reader who knows the keys
+reads 8 bytes a value instead of the whole file. The space between is a hole and takes no room.
 
 Room is allocated before it is mapped: writing to a page that a full file system cannot back would
 kill the process with SIGBUS.
@@ -20,7 +20,7 @@ import os
 import re
 import secrets
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 HEADER_BYTES = 8
@@ -107,7 +107,7 @@ def is_abandoned(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[bool]:
+def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Generator[bool]:
     """Hold the lock of a file while inside; yields whether it was got.
 
     A folder that knows no locks, or takes no file, counts as not got.

@@ -49,7 +49,13 @@ class FolderWriter:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._dropped = MappedValue(
-            self, "counter", DROPPED, f"{DROPPED}_total", (), (), "Updates the folder had no room for"
+            self,
+            "counter",
+            DROPPED,
+            f"{DROPPED}_total",
+            (),
+            (),
+            "Updates the folder had no room for",
         )
         os.register_at_fork(
             before=self._lock_for_fork,

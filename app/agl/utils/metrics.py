@@ -26,6 +26,7 @@ from agl.utils.multiprocess import (
     get_prometheus_registry,
     setup_multiprocess_prometheus,
     shutdown_metrics,
+    use_metrics_slots,
 )
 
 if TYPE_CHECKING:
@@ -91,9 +92,9 @@ _exposed_by_registry: WeakKeyDictionary[CollectorRegistry, dict[str, _Exposed]] 
 class PrometheusMetricsBackend(DefinedMetricsBackend):
     """Records into ``prometheus_client``: in memory, or in files shared between processes.
 
-    The files are used when ``PROMETHEUS_MULTIPROC_DIR`` was set before ``prometheus_client`` was
-    first imported. Dots in names become underscores. Backends of one process that define a metric
-    in the same way share it.
+    The files are used when ``PROMETHEUS_MULTIPROC_DIR`` was set before the first of these was made.
+    Dots in names become underscores. Backends of one process that define a metric in the same way
+    share it.
 
     Args:
         registry: Where to expose the metrics; the library's global registry by default.
@@ -106,6 +107,7 @@ class PrometheusMetricsBackend(DefinedMetricsBackend):
         from prometheus_client import REGISTRY
 
         super().__init__()
+        use_metrics_slots()
         self._registry = REGISTRY if registry is None else registry
         self._exposed_counters: dict[str, _Exposed] = {}
         self._exposed_histograms: dict[str, _Exposed] = {}

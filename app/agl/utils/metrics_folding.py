@@ -105,6 +105,8 @@ def fold_dead(folder: Path) -> int:
     folder that has no room is left as it was.
     """
     folded = 0
+    if not (_dead_files(folder) or (folder / MANIFEST).exists()):
+        return 0
     with locked(folder / FOLD_LOCK, wait=False) as got:
         dead = _dead_files(folder) if got else []
         for start in range(0, len(dead) or got, _BATCH):

@@ -1,0 +1,205 @@
+"""The exporter: scrapes of a metrics folder, together with what it can say about itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from prometheus_client import GCCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder, gzip_accepted
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.registry import CollectorRegistry
+
+from agl.utils.folder_reader import FolderReader, Report, Totals
+from agl.utils.folder_table import Family
+from agl.utils.folder_text import Encoder, Given, Template, compressed
+
+_MOST_TEMPLATES = 8
+PHASES = ("list", "read", "sum", "format", "compress")
+FILE_KINDS = ("live", "folded", "foreign")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A scrape's answer."""
+
+    body: bytes
+    headers: dict[str, str]
+
+
+class Snapshot:
+    """One read of the folder, in the formats that were asked for."""
+
+    def __init__(self, exporter: Exporter, totals: Totals) -> None:
+        self._exporter = exporter
+        self._totals = totals
+        self._texts: dict[str, bytes] = {}
+        self._zipped: dict[str, bytes] = {}
+
+    def answer(self, accept: str, accept_encoding: str) -> Answer:
+        """The samples as a client with these headers wants them."""
+        with self._exporter.formatting:
+            return self._answer(accept, accept_encoding)
+
+    def _answer(self, accept: str, accept_encoding: str) -> Answer:
+        encoder, content_type = choose_encoder(accept)
+        headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
+        body = self._texts.get(content_type)
+        if body is None:
+            body = self._texts[content_type] = self._exporter.text(
+                self._totals, cast("Encoder", encoder), content_type
+            )
+        if gzip_accepted(accept_encoding):
+            headers["Content-Encoding"] = "gzip"
+            zipped = self._zipped.get(content_type)
+            if zipped is None:
+                with self._exporter.spending("compress"):
+                    zipped = self._zipped[content_type] = compressed(body)
+            body = zipped
+        return Answer(body, headers)
+
+
+class Exporter:
+    """Answers scrapes of one folder.
+
+    Args:
+        folder: The folder that the server processes write into.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._reader = FolderReader(folder)
+        self._templates: dict[str, Template] = {}
+        self._spent: dict[str, tuple[int, float]] = dict.fromkeys(PHASES, (0, 0.0))
+        self._reads = self._shared = 0
+        self.formatting = threading.Lock()
+        """Held while a template is in use."""
+
+        own = CollectorRegistry()
+        ProcessCollector(registry=own)
+        GCCollector(registry=own)
+        self._own = own
+        self._next: asyncio.Task[Snapshot] | None = None
+        self._running: asyncio.Task[Snapshot] | None = None
+
+    async def scrape(self, accept: str, accept_encoding: str) -> Answer:
+        """Read the folder and answer. Those who come while it is being read share the next read."""
+        task = self._next
+        if task is None:
+            task = self._next = asyncio.create_task(self._read_after(self._running))
+        else:
+            self._shared += 1
+        snapshot = await asyncio.shield(task)
+        return await asyncio.to_thread(snapshot.answer, accept, accept_encoding)
+
+    async def _read_after(self, running: asyncio.Task[Snapshot] | None) -> Snapshot:
+        if running is not None:
+            await asyncio.wait((running,))
+        self._running, self._next = self._next, None
+        return await asyncio.to_thread(self.read)
+
+    def read(self) -> Snapshot:
+        """Read the folder now."""
+        totals = self._reader.read()
+        self._reads += 1
+        for phase, seconds in self._reader.report.seconds.items():
+            self._note(phase, seconds)
+        return Snapshot(self, totals)
+
+    def text(self, totals: Totals, encoder: Encoder, content_type: str) -> bytes:
+        """All samples in one format, ours at the end."""
+        with self.spending("format"):
+            template = self._templates.get(content_type)
+            if template is None or template.table is not totals.table:
+                if len(self._templates) >= _MOST_TEMPLATES:
+                    self._templates.clear()
+                template = self._templates[content_type] = Template(totals.table, encoder)
+            taken = {family.name for family in totals.table.families}
+            ours = [
+                metric
+                for metric in self._about_itself(totals.table.families)
+                if metric.name not in taken
+            ]
+            return (template.text(totals) + encoder(Given(ours)).decode()).encode()
+
+    @contextlib.contextmanager
+    def spending(self, phase: str) -> Generator[None]:
+        """Note what a phase takes."""
+        started = time.perf_counter()
+        yield
+        self._note(phase, time.perf_counter() - started)
+
+    def _note(self, phase: str, seconds: float) -> None:
+        count, total = self._spent[phase]
+        self._spent[phase] = count + 1, total + seconds
+
+    def _about_itself(self, families: Iterable[Family]) -> Iterable[Metric]:
+        report = self._reader.report
+        yield self._durations()
+        yield _counter("agl_exporter_reads", "Times the folder was read", self._reads)
+        yield _counter("agl_exporter_shared_reads", "Scrapes that shared a read", self._shared)
+        yield from _folder_metrics(report)
+        yield self._series(families)
+        yield from self._own.collect()
+
+    def _durations(self) -> Metric:
+        family = SummaryMetricFamily(
+            "agl_exporter_scrape_seconds", "Time spent on scrapes by phase", labels=("phase",)
+        )
+        for phase, (count, total) in self._spent.items():
+            family.add_metric((phase,), count_value=count, sum_value=total)
+        return family
+
+    def _series(self, families: Iterable[Family]) -> Metric:
+        family = GaugeMetricFamily(
+            "agl_exporter_series", "Samples exposed by metric", labels=("metric",)
+        )
+        for known in families:
+            family.add_metric((known.name,), len(known.samples))
+        return family
+
+
+def _folder_metrics(report: Report) -> Iterator[Metric]:
+    files = GaugeMetricFamily("agl_exporter_files", "Files that count, by kind", labels=("kind",))
+    for kind in FILE_KINDS:
+        files.add_metric((kind,), report.files.get(kind, 0))
+    yield files
+    yield _gauge("agl_exporter_folder_up", "Whether the folder can be listed", report.present)
+    yield _gauge("agl_exporter_folder_bytes", "What the files hold", report.bytes)
+    if report.fill_ratio is not None:
+        yield _gauge(
+            "agl_exporter_folder_fill_ratio", "Share of the file system taken", report.fill_ratio
+        )
+    yield _counter(
+        "agl_exporter_folded_files", "Files of ended processes that were folded", report.folded
+    )
+    yield _counter(
+        "agl_exporter_resets", "Times files vanished unfolded, so that totals fell", report.resets
+    )
+    yield _gauge("agl_exporter_bad_files", "Files that cannot be read", len(report.bad))
+    yield _gauge("agl_exporter_bad_keys", "Keys that make no sense", report.bad_keys)
+    yield _gauge("agl_exporter_bad_values", "Counts below zero or no numbers", report.bad_values)
+    if report.changed_at:
+        yield _gauge(
+            "agl_exporter_newest_write_age_seconds",
+            "Time since a number was seen to change",
+            max(time.time() - report.changed_at, 0.0),
+        )
+
+
+def _gauge(name: str, help_text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, help_text, value=float(value))
+
+
+def _counter(name: str, help_text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, help_text, value=float(value))
