@@ -37,20 +37,24 @@ LabelPairs = tuple[tuple[str, str], ...]
 
 _MOST_BYTES = 256 << 20
 _HEADER = struct.Struct("i4s")
+_BOUND = b'"le": "'
+"""Only ever the label of that name: inside of a string the quotes have a backslash before them."""
+
 _TYPES = frozenset(("counter", "gauge", "histogram", "summary"))
 GAUGE_MODES = ("all", "min", "max", "sum", "mostrecent")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Key:
-    """What one number of a file stands for.
+    """What one number of a file stands for; not to be changed.
 
     Attributes:
         type: Of the metric.
         mode: Of a gauge, without ``live``.
         metric: Name of the metric.
         name: Name of the sample.
-        labels: Sorted, the ``pid`` of a gauge that shows all processes included.
+        labels: Sorted, with the ``pid`` of a gauge that shows all processes, without the ``le`` of
+            a bucket.
         help: What the metric is said to be.
         bound: Upper bound of a bucket; ``nan`` when it is none.
     """
@@ -91,22 +95,64 @@ class Keys:
         return known
 
 
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A file whose keys are known, for others to be compared with."""
+
+    words: NDArray[np.uint64]
+    """Its bytes, all numbers zero."""
+
+    layout: Ints
+    positions: Ints
+
+    def shared_with(self, data: bytes) -> int:
+        """How many keys ``data`` begins with that are the same, at the same places."""
+        size = min(len(self.words), len(data) // 8)
+        words = np.frombuffer(data, np.uint64, size).copy()
+        inside = self.positions[self.positions + 1 < size]
+        words[inside] = words[inside + 1] = 0
+        different = np.flatnonzero(words[1:] != self.words[1:size])
+        first = int(different[0]) + 1 if len(different) else size
+        return int(np.searchsorted(self.positions + 2, first, "right"))
+
+
 class NumberOf(dict[bytes, int]):
     """From a key as it stands in a file to its number; -1 when it makes no sense."""
 
     def __init__(self, keys: list[Key], space: str) -> None:
         super().__init__()
+        self.sample: _Sample | None = None
+        self._buckets: dict[tuple[bytes, bytes], Key] = {}
         self._keys = keys
         self._space = space
 
     def __missing__(self, raw: bytes) -> int:
-        key = parse_key(self._space, raw)
+        key = self._parse(raw)
         number = -1
         if key is not None:
             number = len(self._keys)
             self._keys.append(key)
         self[raw] = number
         return number
+
+    def _parse(self, raw: bytes) -> Key | None:
+        """Most keys are buckets that differ in nothing but their bound."""
+        before, bound, rest = raw.partition(_BOUND)
+        if not bound or self._space != "histogram":
+            return parse_key(self._space, raw)
+        le, _, after = rest.partition(b'"')
+        known = self._buckets.get((before, after))
+        if known is None:
+            known = parse_key(self._space, raw)
+            if known is not None and known.is_bucket:
+                self._buckets[before, after] = known
+            return known
+        try:
+            return Key(
+                known.type, "", known.metric, known.name, known.labels, known.help, float(le)
+            )
+        except ValueError:
+            return parse_key(self._space, raw)
 
 
 number_text: Callable[[float], str] = floatToGoString
@@ -118,17 +164,20 @@ def parse_key(space: str, raw: bytes) -> Key | None:
     typ, _, rest = space.partition(":")
     mode, _, pid = rest.partition(":")
     try:
-        content: Any = json.loads(raw)
+        content: Any = json.loads(raw.decode())
         metric, name, labels, help_text = content
         pairs = [(str(k), v) for k, v in cast("dict[str, Any]", labels).items()]
         if not all(isinstance(part, str) for part in (metric, name, help_text, *labels.values())):
             return None
         bound = float(labels["le"]) if typ == "histogram" and "le" in labels else math.nan
-        json.dumps(content, ensure_ascii=False).encode()  # half a surrogate pair cannot be written
+        if b"\\u" in raw:
+            json.dumps(content, ensure_ascii=False).encode()  # fails for half a surrogate pair
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
     if mode == "all":
         pairs.append(("pid", pid))
+    if bound == bound:
+        pairs = [pair for pair in pairs if pair[0] != "le"]
     if not (_is_name(metric) and _is_name(name)):
         return None
     return Key(typ, mode, metric, name, tuple(sorted(pairs)), help_text, bound)
@@ -282,6 +331,8 @@ class FolderFile:
 
     def _take_keys(self, data: bytes, used: int) -> None:
         number_of = self._number_of
+        if self._total == 0 and number_of.sample is not None:
+            self._take_shared_keys(number_of.sample, data)
         found = [(number_of[raw], at // 8) for raw, at in entries(data, self._used, used)]
         self.bad_keys += sum(number < 0 for number, _ in found)
         good = [pair for pair in found if pair[0] >= 0]
@@ -294,3 +345,17 @@ class FolderFile:
         self.layout = np.concatenate([self.layout, pairs[:, 0]])
         self._positions = np.concatenate([self._positions, pairs[:, 1]])
         self._used = used
+        if self._kept is None and (
+            number_of.sample is None or self._total > len(number_of.sample.layout)
+        ):
+            words = np.frombuffer(data, np.uint64).copy()
+            words[self._positions] = words[self._positions + 1] = 0
+            number_of.sample = _Sample(words, self.layout, self._positions)
+
+    def _take_shared_keys(self, sample: _Sample, data: bytes) -> None:
+        """Server processes of one program write the same keys; look at them once."""
+        shared = sample.shared_with(data)
+        if shared:
+            self.layout, self._positions = sample.layout[:shared], sample.positions[:shared]
+            self._total = shared
+            self._used = 8 * (int(self._positions[-1]) + 2)

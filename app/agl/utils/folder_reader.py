@@ -106,7 +106,7 @@ class FolderReader:
             with _timed(phases, "read"):
                 for file in self._files.values():
                     self._read_file(file)
-            with _timed(phases, "sum"):
+            with _timed(phases, "sum"), np.errstate(all="ignore"):
                 self._sum(manifest)
                 self._look_around(manifest)
             return self._totals
@@ -175,22 +175,23 @@ class FolderReader:
         self._note_resets(gone, manifest)
         for name in gone:
             self._files.pop(name).close()
-        files: dict[str, FolderFile] = {}
-        for (
-            name,
-            inode,
-        ) in counted.items():  # in the order of the folder, as prometheus_client has it
+        may_open = self._most_open - sum(file.is_open for file in self._files.values())
+        files: dict[str, FolderFile] = {}  # in the order of the folder, as prometheus_client's
+        for name, inode in counted.items():
             space = space_of(name)
             if space is not None:
-                known = self._files.get(name)
-                files[name] = known or self._new_file(name, inode, space)
+                file = self._files.get(name)
+                if file is None:
+                    file = self._new_file(name, inode, space, keep_open=may_open > 0)
+                    may_open -= 1
+                files[name] = file
         self._files = files
         self._strangers = {name for name in counted if name not in files}
 
-    def _new_file(self, name: str, inode: int, space: str) -> FolderFile:
+    def _new_file(self, name: str, inode: int, space: str, *, keep_open: bool) -> FolderFile:
         path = os.fspath(self.folder / name)
         file = FolderFile(path, name, inode, space, self._keys.of(space))
-        if len(self._files) < self._most_open:
+        if keep_open:
             with contextlib.suppress(OSError):  # reading it says what is wrong
                 file.open()
         return file

@@ -31,6 +31,9 @@ class Family:
     help: str
     samples: list[RowId] = field(default_factory=list[RowId])
     rows: list[int] = field(default_factory=list[int])
+    runs: dict[int, int] = field(default_factory=dict[int, int])
+    """Where in ``samples`` the buckets of one label set begin, and how many they are."""
+
     buckets: dict[LabelPairs, dict[float, int]] = field(
         default_factory=dict[LabelPairs, dict[float, int]]
     )
@@ -101,11 +104,10 @@ class Table:
             self.conflicts += 1
             return
         if key.is_bucket:
-            labels = tuple(pair for pair in key.labels if pair[0] != "le")
-            places, place = family.buckets.setdefault(labels, {}), key.bound
-            slot = places.get(place)
+            places = family.buckets.setdefault(key.labels, {})
+            slot = places.get(key.bound)
             if slot is None:
-                slot = places[place] = self._new_slot()
+                slot = places[key.bound] = self._new_slot()
         else:
             slot = family.plain.get((key.name, key.labels))
             if slot is None:
@@ -145,6 +147,7 @@ class Table:
             slots = [slot for _, _, places in histograms for _, slot in places]
             self._histograms.append((np.array(slots, np.int64), size))
             for family, labels, places in histograms:
+                family.runs[len(family.samples)] = size
                 for at, (bound, _) in enumerate(places):
                     le = (*labels, ("le", number_text(bound)))
                     family.samples.append((f"{family.name}_bucket", le))

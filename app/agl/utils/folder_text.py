@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import zlib
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -44,6 +45,7 @@ class Template:
 
     def __init__(self, table: Table, encoder: Encoder) -> None:
         self.table = table
+        self._bound = secrets.token_hex(8)  # in place of a bucket's bound, until it is known
         self._heads: dict[int, str] = {}
         self._lines: list[str] = []
         for family in table.families:
@@ -53,22 +55,41 @@ class Template:
 
     def _add(self, family: Family, encoder: Encoder) -> None:
         metric = Metric(family.name, family.help, family.type)
-        for name, labels in family.samples:
-            metric.add_sample(name, dict(labels), 0.0)
-        text = encoder(Given((metric,))).decode().removesuffix(_END)
+        bounds: dict[int, list[str]] = {}
+        at = 0
+        while at < len(family.samples):
+            name, labels = family.samples[at]
+            size = family.runs.get(at)
+            if size is None:
+                metric.add_sample(name, dict(labels), 0.0)
+                at += 1
+            else:  # one line stands for all buckets of a label set
+                les = [labels[-1][1] for _, labels in family.samples[at : at + size]]
+                bounds[len(metric.samples)] = les
+                metric.add_sample(name, {**dict(labels), "le": self._bound}, 0.0)
+                at += size
         head: list[str] = []
-        for line in text.split("\n")[:-1]:
+        seen = 0
+        for line in encoder(Given((metric,))).decode().removesuffix(_END).split("\n")[:-1]:
             if line.startswith("# "):
                 head.append(f"{line}\n")
+                continue
+            if head:
+                self._heads[len(self._lines)] = "".join(head)
+                head = []
+            prefix = line[: line.rindex(" ") + 1]
+            les = bounds.get(seen)
+            seen += 1
+            if les is None:
+                self._lines.append(prefix)
             else:
-                if head:
-                    self._heads[len(self._lines)] = "".join(head)
-                    head = []
-                self._lines.append(line[: line.rindex(" ") + 1])
+                before, after = prefix.split(self._bound)
+                self._lines += [f"{before}{le}{after}" for le in les]
 
     def text(self, totals: Totals) -> str:
         """The samples, without the end mark of OpenMetrics."""
-        unique, at = np.unique(totals.numbers, return_inverse=True)
+        bits, at = np.unique(totals.numbers.view(np.int64), return_inverse=True)
+        unique = bits.view(np.float64)
         numbers = np.array([f"{number_text(n)}\n" for n in unique.tolist()], object)
         pieces = self._pieces
         pieces[1::2] = numbers[at].tolist()
