@@ -147,6 +147,9 @@ class MappedFile:
         self.path = path
         self.used = HEADER_BYTES
         self.count = 0
+        self.values = self.dense = self._dense_used = self._dense_bytes = memoryview(b"")
+        self._keys: mmap.mmap | None = None
+        self._dense: mmap.mmap | None = None
         hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
         self._fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
@@ -155,7 +158,7 @@ class MappedFile:
             self._capacity = self._dense_capacity = 0
             self._grow(_FIRST_BYTES)
             self._grow_dense(_FIRST_DENSE_BYTES)
-            self._keys[4:HEADER_BYTES] = MARK
+            self._write(4, MARK)
             self._note_used()
             hidden.rename(path)
         except BaseException:
@@ -178,7 +181,7 @@ class MappedFile:
             self._grow_dense((self.count + 2) * 8)
         padded = key + b" " * (size - 20 - len(key))
         end = self.used + size
-        self._keys[self.used : end] = _INT.pack(len(key)) + padded + bytes(16)
+        self._write(self.used, _INT.pack(len(key)) + padded + bytes(16))
         self.used = end
         self.count += 1
         self._note_used()
@@ -198,33 +201,52 @@ class MappedFile:
             return False
 
     def close(self) -> None:
-        """Let go of the file and its lock. In a forked child: without touching the parent's."""
+        """Let go of the file and its lock. In a forked child: without touching the parent's.
+
+        A mapping keeps the lock as well as a descriptor does, so it has to go, too.
+        """
+        for view in (self.values, self.dense, self._dense_used, self._dense_bytes):
+            view.release()
+        for mapped in (self._keys, self._dense):
+            if mapped is not None:
+                mapped.close()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
+    def _write(self, at: int, data: bytes) -> None:
+        if self._keys is not None:
+            self._keys[at : at + len(data)] = data
+
     def _note_used(self) -> None:
-        self._keys[0:4] = _INT.pack(self.used)
+        self._write(0, _INT.pack(self.used))
         self._dense_used[0] = self.used
 
     def _grow(self, needed: int) -> None:
-        size = _rounded(max(needed, self._capacity + self._capacity // 2))
         if needed > DENSE_AT:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        size = min(size, DENSE_AT)
+        size = min(_rounded(max(needed, self._capacity + self._capacity // 2)), DENSE_AT)
         os.posix_fallocate(self._fd, self._capacity, size - self._capacity)
-        self._keys = mmap.mmap(self._fd, size)
+        old, self._keys = self._keys, mmap.mmap(self._fd, size)
+        self.values.release()
         self.values = memoryview(self._keys).cast("d")
         self._capacity = size
+        if old is not None:
+            old.close()
 
     def _grow_dense(self, needed: int) -> None:
         size = _rounded(max(needed, 2 * self._dense_capacity))
         start = DENSE_AT + self._dense_capacity
         os.posix_fallocate(self._fd, start, size - self._dense_capacity)
-        view = memoryview(mmap.mmap(self._fd, size, offset=DENSE_AT))
-        self._dense_used = view.cast("q")
-        self.dense = view.cast("d")
+        old, self._dense = self._dense, mmap.mmap(self._fd, size, offset=DENSE_AT)
+        for view in (self.dense, self._dense_used, self._dense_bytes):
+            view.release()
+        self._dense_bytes = memoryview(self._dense)
+        self._dense_used = self._dense_bytes.cast("q")
+        self.dense = self._dense_bytes.cast("d")
         self._dense_capacity = size
+        if old is not None:
+            old.close()
 
 
 def _rounded(size: int) -> int:

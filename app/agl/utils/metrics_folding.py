@@ -187,6 +187,7 @@ def _fold_batch(folder: Path, manifest: Manifest, dead: Sequence[Path]) -> int:
     generation = manifest.generation + 1
     files = {_prefix_of(name): name for name in manifest.files}
     made: list[Path] = []
+    count = len(gone)
     try:
         for prefix, paths in by_prefix.items():
             old = files.get(prefix)
@@ -195,17 +196,18 @@ def _fold_batch(folder: Path, manifest: Manifest, dead: Sequence[Path]) -> int:
                 path = folder / f"{prefix}_folded-{generation}{SUFFIX}"
                 _write(path, summed)
                 made.append(path)
+                count += len(read)
                 gone += [p.name for p in read] + ([old] if old else [])
                 files[prefix] = path.name
         if not gone:
             return 0
-        new = Manifest(generation, sorted(files.values()), gone, manifest.folded + len(gone))
+        new = Manifest(generation, sorted(files.values()), gone, manifest.folded + count)
         _commit(folder, new)
     except OSError:
         for path in made:
             path.unlink(missing_ok=True)
         raise
-    return len(gone)
+    return count
 
 
 def _prefix_of(name: str) -> str:
