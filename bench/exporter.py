@@ -129,7 +129,7 @@ def theirs(port: int) -> list[str]:
 @contextlib.contextmanager
 def metrics_folder() -> Generator[Path]:
     """A folder in memory, as the bundle's is."""
-    folder = Path(tempfile.mkdtemp(prefix="agl-bench-", dir="/dev/shm"))  # noqa: S108
+    folder = Path(tempfile.mkdtemp(prefix="agl-bench-", dir="/dev/shm"))
     try:
         yield folder
     finally:
@@ -151,7 +151,7 @@ def compare(processes: int, rounds: int, paths: int) -> Comparison:
                 writers.count()
                 theirs_seconds, their_body = them.scrape()
                 writers.count()
-                ours_seconds, our_body = us.scrape()
+                ours_seconds, _ = us.scrape()
                 pairs.append((ours_seconds, theirs_seconds))
             spent = [cpu_seconds(pid) + spent[0], cpu_seconds(other) + spent[1]]
             _check_same(us, them)

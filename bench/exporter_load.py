@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import IO, cast
 
 PATHS_PER_FOLDER = 220
 """Label sets of each of two metrics: about 10,000 samples with 44 buckets, as upstream has."""
@@ -26,18 +27,18 @@ class Writers:
             stdout=subprocess.PIPE,
             text=True,
         )
+        self._orders = cast("IO[str]", self._parent.stdin)
+        self._answers = cast("IO[str]", self._parent.stdout)
         self._wait()
 
     def count(self) -> None:
         """Let every process count in every label set; returns when it is written."""
-        assert self._parent.stdin is not None
-        self._parent.stdin.write("count\n")
-        self._parent.stdin.flush()
+        self._orders.write("count\n")
+        self._orders.flush()
         self._wait()
 
     def _wait(self) -> None:
-        assert self._parent.stdout is not None
-        if self._parent.stdout.readline() != "done\n":
+        if self._answers.readline() != "done\n":
             raise RuntimeError("the writers have ended")
 
     def __enter__(self) -> Writers:
@@ -49,8 +50,7 @@ class Writers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._parent.stdin is not None
-        self._parent.stdin.close()
+        self._orders.close()
         self._parent.wait()
 
     @staticmethod
@@ -69,11 +69,10 @@ def _die(folder: Path, paths: int) -> None:
 
 
 def _timers(paths: int) -> Sequence[tuple[object, object]]:
-    from prometheus_client import REGISTRY, CollectorRegistry
+    from prometheus_client import CollectorRegistry
 
     from agl.utils.metrics import LATENCY_BUCKETS, PrometheusMetricsBackend
 
-    assert REGISTRY is not None
     backend = PrometheusMetricsBackend(registry=CollectorRegistry())
     names = ("path", "method", "status")
     for name in ("agl.bench.http", "agl.bench.store"):

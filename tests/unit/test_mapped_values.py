@@ -136,7 +136,7 @@ def test_a_folder_full_from_the_start_is_no_reason_to_fail(
         writer = FolderWriter(tmp_path)
         value = counter(writer)
         value.inc(4)
-        assert os.listdir(tmp_path) == []
+        assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(writer, "_retry_at", 0.0)
     value.inc(1)
     assert total(tmp_path, "a_total") == 5

@@ -37,7 +37,7 @@ from agl.config import (
 from agl.errors import EnvironmentFault, UsageError
 from agl.logging import setup_process_logging
 from agl.utils.garbage import spare_old_objects
-from agl.utils.multiprocess import prepare_writer_folder
+from agl.utils.multiprocess import prepare_writer_folder, take_metrics_slot
 
 if TYPE_CHECKING:
     from agl.store.client_server import LightningStoreServer, ServerLimits
@@ -184,6 +184,8 @@ async def _serve(settings: StoreSettings, token: str | None) -> None:
         loop.add_signal_handler(number, _on_stop_signal, number, stop)
     server = build_server(settings, token)
     spare_old_objects()
+    if settings.n_workers == 1:
+        take_metrics_slot()  # otherwise its workers serve
     serving = asyncio.create_task(server.run_forever())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)

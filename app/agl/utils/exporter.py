@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -24,10 +24,9 @@ from prometheus_client.registry import CollectorRegistry
 from agl.utils.folder_reader import FolderReader, Report, Totals
 from agl.utils.folder_table import Family
 from agl.utils.folder_text import Encoder, Given, Template, compressed
+from agl.utils.metrics_catalogue import CATALOGUE, FILE_KINDS, PHASES
 
 _MOST_TEMPLATES = 8
-PHASES = ("list", "read", "sum", "format", "compress")
-FILE_KINDS = ("live", "folded", "foreign")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class Exporter:
     def __init__(self, folder: Path) -> None:
         self._reader = FolderReader(folder)
         self._templates: dict[str, Template] = {}
-        self._spent: dict[str, tuple[int, float]] = dict.fromkeys(PHASES, (0, 0.0))
+        self._spent: dict[str, tuple[int, float]] = dict.fromkeys(sorted(PHASES.values), (0, 0.0))
         self._reads = self._shared = 0
         self.formatting = threading.Lock()
         """Held while a template is in use."""
@@ -144,62 +143,47 @@ class Exporter:
         self._spent[phase] = count + 1, total + seconds
 
     def _about_itself(self, families: Iterable[Family]) -> Iterable[Metric]:
-        report = self._reader.report
         yield self._durations()
-        yield _counter("agl_exporter_reads", "Times the folder was read", self._reads)
-        yield _counter("agl_exporter_shared_reads", "Scrapes that shared a read", self._shared)
-        yield from _folder_metrics(report)
-        yield self._series(families)
+        yield _one("reads_total", self._reads)
+        yield _one("shared_reads_total", self._shared)
+        yield from _folder_metrics(self._reader.report)
+        sizes = {known.name: float(len(known.samples)) for known in families}
+        yield _each("series", sizes)
         yield from self._own.collect()
 
     def _durations(self) -> Metric:
-        family = SummaryMetricFamily(
-            "agl_exporter_scrape_seconds", "Time spent on scrapes by phase", labels=("phase",)
-        )
+        row = CATALOGUE["agl_exporter_scrape_seconds"]
+        family = SummaryMetricFamily(row.series, row.help, labels=row.label_names)
         for phase, (count, total) in self._spent.items():
             family.add_metric((phase,), count_value=count, sum_value=total)
         return family
 
-    def _series(self, families: Iterable[Family]) -> Metric:
-        family = GaugeMetricFamily(
-            "agl_exporter_series", "Samples exposed by metric", labels=("metric",)
-        )
-        for known in families:
-            family.add_metric((known.name,), len(known.samples))
-        return family
-
 
 def _folder_metrics(report: Report) -> Iterator[Metric]:
-    files = GaugeMetricFamily("agl_exporter_files", "Files that count, by kind", labels=("kind",))
-    for kind in FILE_KINDS:
-        files.add_metric((kind,), report.files.get(kind, 0))
-    yield files
-    yield _gauge("agl_exporter_folder_up", "Whether the folder can be listed", report.present)
-    yield _gauge("agl_exporter_folder_bytes", "What the files hold", report.bytes)
+    yield _each("files", {kind: float(report.files.get(kind, 0)) for kind in FILE_KINDS.values})
+    yield _one("folder_up", report.present)
+    yield _one("folder_bytes", report.bytes)
     if report.fill_ratio is not None:
-        yield _gauge(
-            "agl_exporter_folder_fill_ratio", "Share of the file system taken", report.fill_ratio
-        )
-    yield _counter(
-        "agl_exporter_folded_files", "Files of ended processes that were folded", report.folded
-    )
-    yield _counter(
-        "agl_exporter_resets", "Times files vanished unfolded, so that totals fell", report.resets
-    )
-    yield _gauge("agl_exporter_bad_files", "Files that cannot be read", len(report.bad))
-    yield _gauge("agl_exporter_bad_keys", "Keys that make no sense", report.bad_keys)
-    yield _gauge("agl_exporter_bad_values", "Counts below zero or no numbers", report.bad_values)
+        yield _one("folder_fill_ratio", report.fill_ratio)
+    yield _one("folded_files_total", report.folded)
+    yield _one("resets_total", report.resets)
+    yield _one("bad_files", len(report.bad))
+    yield _one("bad_keys", report.bad_keys)
+    yield _one("bad_values", report.bad_values)
     if report.changed_at:
-        yield _gauge(
-            "agl_exporter_newest_write_age_seconds",
-            "Time since a number was seen to change",
-            max(time.time() - report.changed_at, 0.0),
-        )
+        yield _one("newest_write_age_seconds", max(time.time() - report.changed_at, 0.0))
 
 
-def _gauge(name: str, help_text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, help_text, value=float(value))
+def _one(name: str, value: float) -> Metric:
+    row = CATALOGUE[f"agl_exporter_{name}"]
+    if row.type == "counter":
+        return CounterMetricFamily(row.series, row.help, value=float(value))
+    return GaugeMetricFamily(row.series, row.help, value=float(value))
 
 
-def _counter(name: str, help_text: str, value: float) -> Metric:
-    return CounterMetricFamily(name, help_text, value=float(value))
+def _each(name: str, values: Mapping[str, float]) -> Metric:
+    row = CATALOGUE[f"agl_exporter_{name}"]
+    family = GaugeMetricFamily(row.series, row.help, labels=row.label_names)
+    for label, value in sorted(values.items()):
+        family.add_metric((label,), value)
+    return family

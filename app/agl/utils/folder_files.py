@@ -155,7 +155,7 @@ class NumberOf(dict[bytes, int]):
             return parse_key(self._space, raw)
 
 
-number_text: Callable[[float], str] = floatToGoString
+number_text = cast("Callable[[float], str]", floatToGoString)
 """A number as the text formats write it."""
 
 

@@ -25,6 +25,7 @@ from uvicorn_worker import UvicornWorker
 
 from agl.utils.garbage import spare_old_objects
 from agl.utils.http_protocol import LimitedHttpProtocol
+from agl.utils.multiprocess import take_metrics_slot
 from agl.utils.server_runners import ORPHAN_POLL_SECONDS, TellingServer
 
 __all__ = ["Arbiter", "GunicornApp", "PropagatingLogger", "PropagatingWorker"]
@@ -70,6 +71,7 @@ class PropagatingWorker(UvicornWorker):
 
     def init_process(self) -> None:
         spare_old_objects(forked=True)
+        take_metrics_slot()
         super().init_process()
 
     async def _serve(self) -> None:

@@ -22,6 +22,7 @@ import secrets
 import struct
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 HEADER_BYTES = 8
 MARK = b"agl1"
@@ -147,7 +148,9 @@ class MappedFile:
         self.path = path
         self.used = HEADER_BYTES
         self.count = 0
-        self.values = self.dense = self._dense_used = self._dense_bytes = memoryview(b"")
+        self._dense_used = self._dense_bytes = memoryview(b"")
+        self.values: Any = memoryview(b"")
+        self.dense: Any = memoryview(b"")
         self._keys: mmap.mmap | None = None
         self._dense: mmap.mmap | None = None
         hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.utils.mapped_file import MappedFile, new_writer
+from agl.utils.metrics_catalogue import CATALOGUE
 
 logger = logging.getLogger(__name__)
 
@@ -48,15 +49,8 @@ class FolderWriter:
         self._retry_at = 0.0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._dropped = MappedValue(
-            self,
-            "counter",
-            DROPPED,
-            f"{DROPPED}_total",
-            (),
-            (),
-            "Updates the folder had no room for",
-        )
+        row = CATALOGUE[f"{DROPPED}_total"]
+        self._dropped = MappedValue(self, row.type, DROPPED, row.series, (), (), row.help)
         os.register_at_fork(
             before=self._lock_for_fork,
             after_in_parent=self._unlock_after_fork,

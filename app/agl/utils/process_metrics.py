@@ -19,13 +19,12 @@ from typing import Any
 import psutil
 
 from agl.utils.mapped_values import FolderWriter, installed
+from agl.utils.metrics_catalogue import CATALOGUE
 
-SLOT_LABEL = "server_process"
 SAMPLE_SECONDS = 4.0
 NO_SLOT = "none"
 """The slot of processes on a folder that knows no locks."""
 
-_PREFIX = "agl_process"
 _GENERATIONS = 3
 
 
@@ -70,14 +69,15 @@ class ProcessFigures:
     def __init__(self, writer: FolderWriter) -> None:
         from prometheus_client import Counter, Gauge
 
-        def gauge(name: str, help_text: str) -> Any:
-            mode = "livemax"
+        def gauge(name: str) -> Any:
+            row = CATALOGUE[f"agl_process_{name}"]
             return Gauge(
-                f"{_PREFIX}_{name}", help_text, (SLOT_LABEL,), registry=None, multiprocess_mode=mode
+                row.series, row.help, row.label_names, registry=None, multiprocess_mode="livemax"
             )
 
-        def counter(name: str, help_text: str, *labels: str) -> Any:
-            return Counter(f"{_PREFIX}_{name}", help_text, (SLOT_LABEL, *labels), registry=None)
+        def counter(name: str) -> Any:
+            row = CATALOGUE[f"agl_process_{name}"]
+            return Counter(row.series, row.help, row.label_names, registry=None)
 
         self._pid = os.getpid()
         self._slot = _Slot(writer.folder)
@@ -85,14 +85,14 @@ class ProcessFigures:
         self._due = 0.0
         self._cpu = 0.0
         self._collections = [0] * _GENERATIONS
-        self._memory = gauge("resident_memory_bytes", "Resident memory").labels(self._slot.name)
-        self._files = gauge("open_fds", "Open file descriptors").labels(self._slot.name)
-        self._threads = gauge("threads", "Threads").labels(self._slot.name)
-        started = gauge("start_time_seconds", "Start of the process, Unix time")
+        self._memory = gauge("resident_memory_bytes").labels(self._slot.name)
+        self._files = gauge("open_fds").labels(self._slot.name)
+        self._threads = gauge("threads").labels(self._slot.name)
+        started = gauge("start_time_seconds")
         started.labels(self._slot.name).set(self._process.create_time())
-        cpu = counter("cpu_seconds_total", "CPU time, user and system")
+        cpu = counter("cpu_seconds_total")
         self._cpu_seconds = cpu.labels(self._slot.name)
-        runs = counter("gc_collections_total", "Garbage collections", "generation")
+        runs = counter("gc_collections_total")
         self._runs = [runs.labels(self._slot.name, str(n)) for n in range(_GENERATIONS)]
 
     @property
