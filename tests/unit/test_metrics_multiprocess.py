@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -138,12 +139,11 @@ def test_writer_folder_that_takes_no_file() -> None:
             prepare_writer_folder(str(folder))
 
 
-def test_a_full_folder_is_said_before_it_kills_the_writer(
+def test_a_full_folder_does_not_keep_a_store_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(EnvironmentFault, match=r"is full - make it larger \(AGL_MULTIPROC_SIZE"):
-        prepare_writer_folder(str(tmp_path))
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    assert prepare_writer_folder(str(tmp_path)) == tmp_path

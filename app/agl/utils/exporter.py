@@ -46,6 +46,12 @@ class Snapshot:
         self._texts: dict[str, bytes] = {}
         self._zipped: dict[str, bytes] = {}
 
+    def has(self, accept: str, accept_encoding: str) -> bool:
+        """Whether :meth:`answer` has nothing left to do for these headers."""
+        _, content_type = choose_encoder(accept)
+        ready = self._zipped if gzip_accepted(accept_encoding) else self._texts
+        return content_type in ready
+
     def answer(self, accept: str, accept_encoding: str) -> Answer:
         """The samples as a client with these headers wants them."""
         with self._exporter.formatting:
@@ -95,17 +101,27 @@ class Exporter:
         """Read the folder and answer. Those who come while it is being read share the next read."""
         task = self._next
         if task is None:
-            task = self._next = asyncio.create_task(self._read_after(self._running))
+            first = self._read_after(self._running, accept, accept_encoding)
+            task = self._next = asyncio.create_task(first)
         else:
             self._shared += 1
         snapshot = await asyncio.shield(task)
-        return await asyncio.to_thread(snapshot.answer, accept, accept_encoding)
+        if not snapshot.has(accept, accept_encoding):
+            return await asyncio.to_thread(snapshot.answer, accept, accept_encoding)
+        return snapshot.answer(accept, accept_encoding)
 
-    async def _read_after(self, running: asyncio.Task[Snapshot] | None) -> Snapshot:
+    async def _read_after(
+        self, running: asyncio.Task[Snapshot] | None, accept: str, accept_encoding: str
+    ) -> Snapshot:
         if running is not None:
             await asyncio.wait((running,))
         self._running, self._next = self._next, None
-        return await asyncio.to_thread(self.read)
+        return await asyncio.to_thread(self._read_for, accept, accept_encoding)
+
+    def _read_for(self, accept: str, accept_encoding: str) -> Snapshot:
+        snapshot = self.read()
+        snapshot.answer(accept, accept_encoding)
+        return snapshot
 
     def read(self) -> Snapshot:
         """Read the folder now."""

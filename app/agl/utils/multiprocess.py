@@ -25,8 +25,6 @@ from agl.utils.metrics_folding import fold_dead
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-ROOM_NEEDED = 256 << 10
-
 logger = logging.getLogger(__name__)
 
 _own_folder: Path | None = None
@@ -38,26 +36,20 @@ def prepare_writer_folder(folder: str) -> Path:
     What dead processes have counted is folded; nothing of living ones is touched.
 
     Raises:
-        EnvironmentFault: The folder cannot be created, is no folder, takes no new file or is full.
+        EnvironmentFault: The folder cannot be created, is no folder, or takes no new file for
+            another reason than being full: what writes into it copes with that.
     """
     path = _existing_folder(folder)
     try:
-        with tempfile.TemporaryFile(dir=path) as probe:
-            # Its files are mapped: what does not fit there later kills the process without a word.
-            os.posix_fallocate(probe.fileno(), 0, ROOM_NEEDED)
+        tempfile.TemporaryFile(dir=path).close()
     except OSError as exc:
-        if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
+        if exc.errno not in {errno.ENOSPC, errno.EDQUOT}:
             raise EnvironmentFault(
-                f"{MULTIPROC_DIR_VARIABLE}: the folder {path} is full",
-                remedy="make it larger (AGL_MULTIPROC_SIZE in the bundle), or wipe it while "
-                "nothing writes to it",
+                f"{MULTIPROC_DIR_VARIABLE}: the folder {path} is not writable for uid "
+                f"{os.geteuid()} ({_reason(exc)})",
+                remedy=f"make it writable (chown {os.geteuid()} {path}) or set the variable to a "
+                "folder that is",
             ) from exc
-        raise EnvironmentFault(
-            f"{MULTIPROC_DIR_VARIABLE}: the folder {path} is not writable for uid {os.geteuid()} "
-            f"({_reason(exc)})",
-            remedy=f"make it writable (chown {os.geteuid()} {path}) or set the variable to a "
-            "folder that is",
-        ) from exc
     fold_dead(path)
     return path
 
