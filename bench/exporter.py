@@ -25,6 +25,7 @@ from statistics import median
 
 from bench.exporter_load import PATHS_PER_FOLDER, Writers
 from bench.servers import ROOT, free_port, resident_mib
+from bench.servers import serving as store_serving
 
 PROMETHEUS_HEADERS = {
     # As Prometheus 2.53 and 3.x send them, without protobuf.
@@ -36,6 +37,7 @@ PROMETHEUS_HEADERS = {
 }
 WANTED = {32: 80.0, 96: 120.0}
 FIRST_WANTED = 5.0
+SAMPLES_OF_UPSTREAM = 10_600
 MEMORY_WANTED_MIB = 150.0
 _TIMEOUT = 120.0
 
@@ -217,12 +219,23 @@ def deaths(count: int) -> dict[str, dict[str, float]]:
     return result
 
 
+def exposition() -> int:
+    """Samples of our own catalogue after a training loop that uses the whole store."""
+    with store_serving("ours") as running:
+        agl = str(Path(sys.executable).with_name("agl"))
+        url = f"http://127.0.0.1:{running.port}"
+        command = [agl, "bench", "scenario", "minimal", "--rollouts", "40", "--store-url", url]
+        subprocess.run(command, check=True, capture_output=True)
+        return _samples(Scraper(running.port, "/v1/prometheus/").scrape()[1])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench exporter", description=__doc__)
     parser.add_argument("--processes", type=int, nargs="+", default=[2, 8, 32, 96])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--paths", type=int, default=PATHS_PER_FOLDER, help="label sets, half")
     parser.add_argument("--deaths", type=int, default=1000, help="0 leaves this part out")
+    parser.add_argument("--no-exposition", action="store_true", help="leave this part out")
     parser.add_argument("--json", type=Path, help="keep all figures in this file")
     options = parser.parse_args()
     comparisons: list[Comparison] = []
@@ -247,8 +260,17 @@ def main() -> int:
     dead = deaths(options.deaths) if options.deaths else {}
     for name, figures in dead.items():
         print(name, "death(s):", figures)
+    samples = 0 if options.no_exposition else exposition()
+    if samples:
+        share = samples / SAMPLES_OF_UPSTREAM
+        missed |= share > 1 / 3
+        print(f"samples of our catalogue after a training loop: {samples}, {share:.2f} of 10,600")
     if options.json:
-        kept = {"comparisons": [asdict(c) for c in comparisons], "deaths": dead}
+        kept = {
+            "comparisons": [asdict(c) for c in comparisons],
+            "deaths": dead,
+            "exposition": samples,
+        }
         options.json.write_text(json.dumps(kept, indent=1))
     return int(missed)
 
