@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
 from http.client import HTTPConnection
@@ -226,7 +227,8 @@ def exposition() -> int:
         url = f"http://127.0.0.1:{running.port}"
         command = [agl, "bench", "scenario", "minimal", "--rollouts", "40", "--store-url", url]
         subprocess.run(command, check=True, capture_output=True)
-        return _samples(Scraper(running.port, "/v1/prometheus/").scrape()[1])
+        with urllib.request.urlopen(f"{url}/v1/prometheus/") as answer:  # noqa: S310 - loopback
+            return sum(not line.startswith(b"#") for line in answer.read().splitlines())
 
 
 def main() -> int:
