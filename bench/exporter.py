@@ -20,7 +20,7 @@ import time
 import urllib.request
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
-from http.client import HTTPConnection
+from http.client import HTTPConnection, RemoteDisconnected
 from pathlib import Path
 from statistics import median
 
@@ -81,6 +81,13 @@ class Scraper:
 
     def scrape(self) -> tuple[float, bytes]:
         """Seconds until the last byte, and the body as it was sent."""
+        try:
+            return self._scrape()
+        except RemoteDisconnected:  # it was idle for longer than the server likes
+            self._connection.close()
+            return self._scrape()
+
+    def _scrape(self) -> tuple[float, bytes]:
         began = time.perf_counter()
         self._connection.request("GET", self._path, headers=PROMETHEUS_HEADERS)
         response = self._connection.getresponse()

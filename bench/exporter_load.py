@@ -113,6 +113,10 @@ def main() -> None:
             os.write(to_child, b"x")
             os.read(from_child, 1)
         print("done", flush=True)
+    for to_child, _ in pipes:
+        os.close(to_child)
+    for _ in pipes:
+        os.wait()  # the folder is removed next
 
 
 def _serve(timers: Sequence[tuple[object, object]], seed: int, orders: int, answers: int) -> None:

@@ -403,3 +403,35 @@ def test_openmetrics_is_well_formed(good: Process, tmp_path: Path) -> None:
     totals = FolderReader(tmp_path).read()
     text = Template(totals.table, encoder).text(totals) + "# EOF\n"
     assert {family.name for family in text_string_to_metric_families(text)} == {"c", "h"}
+
+
+def test_adding_up_in_another_order_is_no_fall(tmp_path: Path) -> None:
+    """Prometheus takes any fall for a restart from zero, were it the last bit."""
+    amounts = [0.1, 0.2, 0.3, 0.7, 1e-3] * 7
+    processes = [Process(tmp_path, number, False) for number in range(len(amounts))]
+    for process, amount in zip(processes, amounts, strict=True):
+        process.write([("summary", "s", "s_sum", {}, amount, 0.0)])
+        process.close()
+    reader = FolderReader(tmp_path)
+    highest = value(reader.read(), "s_sum") or 0.0
+    files = reader._files
+    chance = random.Random(5)
+    sums: set[float] = set()
+    for _ in range(50):
+        shuffled = list(files.values())
+        chance.shuffle(shuffled)
+        sums.add(reader._table.sum(shuffled).numbers[0])
+        reader._take(reader._table.sum(shuffled))
+        now = float(reader._totals.numbers[0])
+        assert now >= highest
+        highest = now
+    assert len(sums) > 1, "the order makes a difference here"
+
+
+def test_a_real_fall_is_shown(tmp_path: Path) -> None:
+    process = Process(tmp_path, 1, False)
+    reader = FolderReader(tmp_path)
+    for amount in (5.0, 4.0):
+        process.write([("summary", "s", "s_sum", {}, amount, 0.0)])
+        assert value(reader.read(), "s_sum") == amount
+    process.close()
