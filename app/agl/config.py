@@ -149,6 +149,7 @@ class ExporterSettings:
     host: str = "0.0.0.0"
     port: int = 4748
     metrics_path: str = "/v1/prometheus"
+    auth_file: Path | None = None
     access_log: bool = False
     log: LogSettings = LogSettings()
 

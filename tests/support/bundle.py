@@ -25,6 +25,7 @@ VARIABLES = {
     "AGL_NODE_EXPORTER_PORT": "19100",
     "AGL_SUBNET": "172.31.248.0/24",
     "AGL_GATEWAY": "172.31.248.1",
+    "AGL_MULTIPROC_SIZE": "16m",  # small enough to be filled
 }
 
 

@@ -19,6 +19,7 @@ from agl.cli._serving import (
     is_loopback,
 )
 from agl.cli._store_options import parse
+from agl.cli._token import read_token
 from agl.config import (
     StoreSettings,
     TrackerName,
@@ -27,7 +28,7 @@ from agl.config import (
 from agl.errors import EnvironmentFault
 from agl.logging import setup_process_logging
 from agl.utils.garbage import spare_old_objects
-from agl.utils.multiprocess import prepare_writer_folder
+from agl.utils.multiprocess import prepare_writer_folder, take_metrics_slot
 
 if TYPE_CHECKING:
     from agl.store.client_server import LightningStoreServer, ServerLimits
@@ -82,7 +83,7 @@ def api_token(settings: StoreSettings) -> str | None:
     """
     if settings.api_token_file is None:
         return None
-    token = _read_token(settings.api_token_file)
+    token = read_token(settings.api_token_file, "--api-token-file")
     if settings.published_on is not None and is_loopback(settings.published_on):
         return None
     return token
@@ -146,6 +147,8 @@ async def _serve(settings: StoreSettings, token: str | None) -> None:
         loop.add_signal_handler(number, _on_stop_signal, number, stop)
     server = build_server(settings, token)
     spare_old_objects()
+    if settings.n_workers == 1:
+        take_metrics_slot()  # otherwise its workers serve
     serving = asyncio.create_task(server.run_forever())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -210,20 +213,3 @@ def limits(settings: StoreSettings) -> ServerLimits:
         "max_batch_items": settings.max_batch_items,
     }
     return ServerLimits(**{name: value for name, value in given.items() if value is not None})
-
-
-def _read_token(file: Path) -> str:
-    what = f"argument --api-token-file: {file}"
-    remedy = "write the token into it (openssl rand -hex 32), readable for this user"
-    try:
-        token = file.read_text(encoding="ascii").strip()
-    except UnicodeDecodeError as exc:
-        raise EnvironmentFault(f"{what} holds other characters than ASCII", remedy=remedy) from exc
-    except (OSError, ValueError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else str(exc)
-        raise EnvironmentFault(f"{what} cannot be read ({reason})", remedy=remedy) from exc
-    if not token:
-        raise EnvironmentFault(f"{what} is empty", remedy=remedy)
-    if not token.isprintable() or " " in token:
-        raise EnvironmentFault(f"{what} does not hold one token on one line", remedy=remedy)
-    return token

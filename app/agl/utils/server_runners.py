@@ -25,6 +25,7 @@ import uvicorn
 
 from agl.probe import probe
 from agl.utils.garbage import spare_old_objects
+from agl.utils.multiprocess import take_metrics_slot
 
 if TYPE_CHECKING:
     from agl.utils.gunicorn_server import GunicornApp
@@ -278,6 +279,7 @@ def run_uvicorn_subprocess(
     """
     forget_signals_of_parent()
     spare_old_objects(forked=True)
+    take_metrics_slot()
     parent = os.getppid()
 
     def force() -> None:

@@ -7,7 +7,8 @@ from time import perf_counter
 from typing import Any
 
 from agl.store.operations import Methods, Timers, get_current_store_methods, status_label
-from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend, Record
+from agl.utils.metrics import MetricsBackend, Record
+from agl.utils.metrics_catalogue import COLLECTIONS, OPERATIONS, register
 
 COLLECTION_OPERATIONS = {
     "query": "query",
@@ -44,8 +45,6 @@ KEY_VALUE_OPERATIONS = {
 }
 BUNDLE_OPERATIONS = {"evict_spans_for_rollout": "evict_spans_for_rollout"}
 
-LABELS = ("store_pubmeth", "operation", "collection", "store_privmeth", "status")
-
 
 Note = Callable[[float, BaseException | None], None]
 """Told when something is over: when it began (of ``time.perf_counter``), and how it failed."""
@@ -56,10 +55,7 @@ class CollectionsRecorder:
 
     def __init__(self, tracker: MetricsBackend) -> None:
         self._tracker = tracker
-        tracker.register_counter("agl.collections.total", LABELS, group_level=2)
-        tracker.register_histogram(
-            "agl.collections.latency", LABELS, buckets=LATENCY_BUCKETS, group_level=2
-        )
+        register(tracker, "agl.collections.total", "agl.collections.latency")
 
     def note(self, operation: str, collection: str) -> Note:
         """What to call at the end of each such operation."""
@@ -76,6 +72,8 @@ class CollectionsRecorder:
         return note
 
     def _timers(self, operation: str, collection: str) -> Timers:
+        OPERATIONS.add((operation,))
+        COLLECTIONS.add((collection,))
         return Timers(lambda methods: self._timer(operation, collection, methods, "OK"))
 
     def _timer(self, operation: str, collection: str, methods: Methods, status: str) -> Record:

@@ -20,6 +20,7 @@ from agl.store.rest.route import match_of
 from agl.store.rest.service import Service
 from agl.store.rest.wire import HEALTH_PATH, INSTANCE_HEADER
 from agl.utils.metrics import MetricsBackend
+from agl.utils.metrics_catalogue import REFUSALS, register
 
 _REFUSED = "agl.http.refused.total"
 _INSTANCE = INSTANCE_HEADER.lower().encode()
@@ -90,8 +91,8 @@ class AccessMiddleware:
         )
         self._tracker = tracker
         if tracker is not None:
-            tracker.register_counter(_REFUSED, ("reason",))
-            for reason in ("missing", "wrong", "throttled"):
+            register(tracker, _REFUSED)
+            for reason in sorted(REFUSALS.values):
                 tracker.touch_counter(_REFUSED, {"reason": reason})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -21,7 +21,8 @@ from agl.store.rest.route import (
     send_reply,
 )
 from agl.store.rest.wire import API_V1_AGL_PREFIX, TRACES_PATH
-from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend, Record
+from agl.utils.metrics import MetricsBackend, Record
+from agl.utils.metrics_catalogue import HTTP_METHODS, HTTP_PATHS, register
 
 logger = logging.getLogger("agl.store.server")
 
@@ -29,10 +30,15 @@ CLIENT_GONE = 499
 UNMATCHED = "unmatched"
 
 _NOT_STARTED = 0
-_HTTP_LABELS = ("path", "method", "status")
 _LATENCY = "agl.http.latency"
 _WAITS = "agl.http.waits"
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
+_METHODS = frozenset(HTTP_METHODS.values - {"OTHER"})
+_FAILURES = (401, 413, 422, 429, 499, 500, 503)
+"""Statuses that any route may answer; their counters are there from the start."""
+
+_FAILURES_BY_ID = (404, 409)
+"""The same for routes that name something by its id."""
+
 _TIMED_PREFIXES = (API_V1_AGL_PREFIX, TRACES_PATH)
 
 
@@ -45,13 +51,18 @@ class HttpMetrics:
     def __init__(self, tracker: MetricsBackend, routes: Iterable[WireRoute]) -> None:
         self._tracker = tracker
         self._timers: dict[tuple[str, str, int], Record] = {}
-        tracker.register_counter("agl.http.total", _HTTP_LABELS, group_level=2)
-        for name in (_LATENCY, _WAITS):
-            tracker.register_histogram(name, _HTTP_LABELS, buckets=LATENCY_BUCKETS, group_level=2)
+        register(tracker, "agl.http.total", _LATENCY, _WAITS)
         for route in routes:
-            labels = _labels(route.path, route.method, route.success_status)
-            tracker.touch_counter("agl.http.total", labels)
-            tracker.touch_histogram(_duration_metric(route), labels)
+            HTTP_PATHS.add((route.path,))
+            self._touch(route)
+
+    def _touch(self, route: WireRoute) -> None:
+        success = _labels(route.path, route.method, route.success_status)
+        self._tracker.touch_histogram(_duration_metric(route), success)
+        by_id = _FAILURES_BY_ID if "{" in route.path else ()
+        for status in (route.success_status, *_FAILURES, *by_id):
+            labels = _labels(route.path, route.method, status)
+            self._tracker.touch_counter("agl.http.total", labels)
 
     def record(self, scope: Scope, status: int, seconds: float) -> None:
         """Count one request; paths nobody declared share one label value."""
