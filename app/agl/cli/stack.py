@@ -86,7 +86,7 @@ def _down(argv: list[str], prog: str) -> int:
 def _status(argv: list[str], prog: str) -> int:
     from agl.ops.engine import Engine
     from agl.ops.layout import find_layout
-    from agl.ops.status import as_json, read_status, running_mode, show
+    from agl.ops.status import as_json, read_status, show
 
     parser = LineParser(
         prog=prog, description="Containers, health, memory, targets. Exit 1 if any is unhealthy."
@@ -94,8 +94,7 @@ def _status(argv: list[str], prog: str) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object")
     options = parser.parse_args(argv)
     layout = find_layout(process_environment())
-    engine = Engine.connect(layout)
-    status = read_status(layout, engine, running_mode(engine))
+    status = read_status(layout, Engine.connect(layout))
     if options.json:
         print(json.dumps(as_json(status), indent=2))
     else:

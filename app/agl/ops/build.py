@@ -62,7 +62,8 @@ class Builder:
         """Have ``name`` built from ``folder``; False when it was there and current.
 
         ``folder`` is relative to the repository. ``more_arguments`` name images that the build
-        starts from, by build argument. Raises EnvironmentFault when the build fails, after printing its last lines.
+        starts from, by build argument. Raises EnvironmentFault when the build fails, after
+        printing its last lines.
         """
         variables = self.layout.pinned()
         base = variables.get("AGL_BASE_IMAGE") or DEFAULT_BASE

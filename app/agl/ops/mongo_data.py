@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 # MongoDB 8.0 has WiredTiger 11; 8.2, which agent-lightning 0.3 was run with, has 12.
 WIRED_TIGER = 11
+# What mongod ends with when it meets data of a version that it does not know.
+NEED_DOWNGRADE = 62
 _MAJOR = re.compile(r"^major=(\d+),minor=\d+", re.MULTILINE)
 
 
