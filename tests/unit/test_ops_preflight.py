@@ -362,7 +362,9 @@ class TestProgram:
     @pytest.mark.parametrize(
         "arguments",
         [
-            ["mongo"],
+            ["mango"],
+            ["memory", "--lab"],
+            ["mongo", "--lab", "--offline", "file.tar"],
             ["--bogus"],
             ["--timeout", "soon"],
             ["--timeout", "0"],

@@ -86,11 +86,12 @@ def up(layout: Layout, console: Console, options: UpOptions) -> None:
 
 def ready_machine(layout: Layout, console: Console, options: UpOptions) -> None:
     """Preflight, and Docker installed if that is all that is missing and it is agreed to."""
-    checks = run_checks(layout, options.mode)
+    lab = options.images.lab
+    checks = run_checks(layout, options.mode, lab=lab)
     wrong = failures(checks)
     if wrong and all(check.by_up == INSTALL for check in wrong):
         install_docker(layout, console, yes=options.yes)
-        checks = run_checks(layout, options.mode)
+        checks = run_checks(layout, options.mode, lab=lab)
         wrong = failures(checks)
     if [check.by_up for check in wrong] == [JOIN_GROUP]:
         with_docker_group(layout.environ, console, yes=options.yes)
