@@ -71,15 +71,15 @@ class ModelMongod:
     def _hello(self, _: Document) -> Document:
         if self.standalone:
             return {"isWritablePrimary": True}
-        if self.config is None:
-            return {"isWritablePrimary": False, "isreplicaset": True}
         if self.election:
             self.election -= 1
-        known = self.hosts if set(self.hosts) & self.names else []
+        if self.config is None or not set(self.hosts) & self.names:
+            # "Does not have a valid replica set config": none, or one without this server.
+            return {"isWritablePrimary": False, "isreplicaset": True}
         return {
             "setName": self.config["_id"],
             "isWritablePrimary": self.primary,
-            **({"hosts": known} if known else {}),
+            "hosts": self.hosts,
         }
 
     def _replSetInitiate(self, command: Document) -> Document:  # noqa: N802

@@ -1,4 +1,4 @@
-"""Setting up access to MongoDB, against a model of mongod; the stand-in's turn is in tests/stack."""
+"""Access to MongoDB is set up, against a model of mongod; the stand-in's turn is in tests/stack."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_server_that_does_not_find_itself_is_put_right(users: dict[str, dict])
 
 
 def test_a_set_of_several_members_is_left_alone() -> None:
-    server = ModelMongod(config=config("a:27017", "b:27017"), users=dict(USERS))
+    server = ModelMongod(config=config("localhost:27017", "b:27017"), users=dict(USERS))
     before = server.config
     with pytest.raises(EnvironmentFault, match="has 2 members, not one"):
         set_up(server)
@@ -132,7 +132,7 @@ def test_roles_and_passwords_follow_what_is_asked_for() -> None:
 
 
 def test_a_server_that_never_answers_is_given_up_with_a_remedy() -> None:
-    with pytest.raises(EnvironmentFault, match="does not answer .* docker compose logs mongo"):
+    with pytest.raises(EnvironmentFault, match=r"does not answer .* docker compose logs mongo"):
         set_up(ModelMongod(starting=10**9), timeout=0.2)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from pymongo import MongoClient
 from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 
-from agl.ops.mongo_init import AUTHENTICATION_FAILED, Document, Refused, Unreachable
+from agl.ops.mongo_init import AUTHENTICATION_FAILED, SYSTEM_USER, Document, Refused, Unreachable
 
 ANSWER_MS = 5000
 
@@ -49,7 +49,7 @@ class Loopback:
         if key not in self._clients:
             access: dict[str, Any] = {}
             if user:
-                source = "local" if user == "__system" else "admin"
+                source = "local" if user == SYSTEM_USER else "admin"
                 access = {"username": user, "password": password, "authSource": source}
             self._clients[key] = MongoClient(
                 "127.0.0.1",

@@ -19,6 +19,7 @@ from agl.ops.options import LineParser
 from agl.ops.shapes import items, mapping, texts
 
 ROOT_USER = "root"
+SYSTEM_USER = "__system"
 SECRETS = Path("/run/agl/secrets")
 LOOK_SECONDS = 0.5
 WITHOUT_PRIMARY_SECONDS = 30.0
@@ -134,7 +135,7 @@ class Setup:
         if not self._root_is_there():
             return self._create_root(hello)
         if texts(hello.get("hosts")) != [self.wanted.host]:
-            return self._correct_host(self.wanted.root.name, self.wanted.root.password)
+            return self._correct_host()
         if not hello.get("isWritablePrimary"):
             return "MongoDB has not become primary"
         for user in self.wanted.users:
@@ -157,12 +158,20 @@ class Setup:
         except Refused as error:
             if error.code != ALREADY_INITIALIZED:
                 raise
-        else:
-            self.done.append(f"initiated replica set {self.wanted.replica_set}")
+            # There is a configuration, and this server is not in it under any of its names.
+            return self._without_primary()
+        self.done.append(f"initiated replica set {self.wanted.replica_set}")
         return "the replica set has just been initiated"
 
-    def _correct_host(self, user: str, password: str) -> str:
-        """The only member gets the address of the service; other sets are not touched."""
+    def _correct_host(self) -> str:
+        """The only member gets the address of the service; other sets are not touched.
+
+        Without a primary nobody can be created who might do it but the server itself, which logs
+        in with the key file.
+        """
+        user, password = self.wanted.root.name, self.wanted.root.password
+        if not self._root_is_there():
+            user, password = SYSTEM_USER, self.wanted.key
         answer = self.server.run(user, password, {"replSetGetConfig": 1})
         config = mapping(answer.get("config"))
         members = items(config.get("members"))
@@ -212,15 +221,12 @@ class Setup:
         return "the first user has just been created"
 
     def _without_primary(self) -> str:
-        """A server that knows itself under none of the set's addresses never becomes primary.
-
-        Nobody can log in then but the server itself, with the key file.
-        """
+        """A server that finds itself under none of the set's addresses never becomes primary."""
         now = time.monotonic()
         self._waiting_since = self._waiting_since or now
         if now - self._waiting_since < WITHOUT_PRIMARY_SECONDS:
             return "MongoDB has not become primary"
-        return self._correct_host("__system", self.wanted.key)
+        return self._correct_host()
 
     def _ensure(self, user: User) -> None:
         found = items(self._root({"usersInfo": user.name}).get("users"))
