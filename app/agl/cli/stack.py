@@ -189,6 +189,15 @@ def _mongo_init(argv: list[str], prog: str) -> int:
     return mongo_init(argv, prog)
 
 
+def _backup(program: str) -> Callable[[list[str], str], int]:
+    def run(argv: list[str], prog: str) -> int:
+        from agl.cli import _backup
+
+        return getattr(_backup, program)(argv, prog)
+
+    return run
+
+
 def _secrets(argv: list[str], prog: str) -> int:
     from agl.ops.engine import Engine
     from agl.ops.layout import find_layout
@@ -214,4 +223,8 @@ COMMANDS: dict[str, Callable[[list[str], str], int]] = {
     "init": _init,
     "mongo-init": _mongo_init,
     "secrets": _secrets,
+    "backup": _backup("backup_main"),
+    "restore": _backup("restore_main"),
+    "mongo-dump": _backup("dump_main"),
+    "mongo-load": _backup("load_main"),
 }
