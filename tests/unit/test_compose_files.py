@@ -234,7 +234,7 @@ def test_the_bundle_on_mongodb_has_everything_of_the_other() -> None:
     assert differs == {"command"}
     config, *rest = memory["prometheus"]["command"]
     assert mongo["prometheus"]["command"] == [config.replace("base", "mongo"), *rest]
-    assert mongo["init"]["command"][-3:] == memory["init"]["command"][-3:]
+    assert mongo["init"]["command"][-4:] == memory["init"]["command"][-4:]
     assert mongo["app"]["ports"] == memory["app"]["ports"]
 
 
