@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from secantus import rbac
 from secantus.server import SecantusDBServer
 
 REPLICA_SET = "secantus"
@@ -93,6 +94,8 @@ def main() -> None:
     logging.getLogger("secantus").setLevel(logging.WARNING)
     options = parse(sys.argv[1:])
     check_key_file(options.key_file)
+    # With MongoDB the role covers the sizes of every database.
+    rbac.BUILT_IN_ROLES["clusterMonitor"].actions |= {rbac.A_DB_STATS, rbac.A_COLL_STATS}
     if options.replica_set != REPLICA_SET:
         sys.exit(f"mongod (lab stand-in): --replSet can only be {REPLICA_SET}")
     server = Server(

@@ -88,15 +88,9 @@ def of_replica_set(status: Mapping[str, Any]) -> Iterator[Sample]:
         yield "mongodb_rs_members_optimeDate", who, member["optimeDate"].timestamp() * 1000
 
 
-def samples(client: pymongo.MongoClient[dict[str, Any]]) -> Iterator[Sample]:
-    try:
-        status = client.admin.command("serverStatus")
-    except PyMongoError as error:
-        print(f"mongodb-exporter (lab stand-in): {error}", flush=True)
-        yield "mongodb_up", {}, 0
-        return
+def ask(client: pymongo.MongoClient[dict[str, Any]]) -> Iterator[Sample]:
     yield "mongodb_up", {}, 1
-    yield from of_server(status)
+    yield from of_server(client.admin.command("serverStatus"))
     hello = client.admin.command("hello")
     set_name = {"rs_nm": str(hello.get("setName", ""))}
     yield "mongodb_ss_repl_isWritablePrimary", set_name, int(hello["isWritablePrimary"])
@@ -108,7 +102,15 @@ def samples(client: pymongo.MongoClient[dict[str, Any]]) -> Iterator[Sample]:
                 yield f"mongodb_dbstats_{key}", {"database": database}, found[key]
 
 
-def exposition(found: Iterator[Sample]) -> bytes:
+def samples(client: pymongo.MongoClient[dict[str, Any]]) -> list[Sample]:
+    try:
+        return list(ask(client))
+    except PyMongoError as error:
+        print(f"mongodb-exporter (lab stand-in): {error}", flush=True)
+        return [("mongodb_up", {}, 0)]
+
+
+def exposition(found: list[Sample]) -> bytes:
     by_name: dict[str, list[str]] = {}
     for name, labels, value in found:
         inside = ",".join(f'{key}="{text}"' for key, text in labels.items())
