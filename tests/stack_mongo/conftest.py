@@ -1,4 +1,4 @@
-"""One bundle on MongoDB for all tests here: a clone of the tree, brought up by ``up mongo --lab``."""
+"""One bundle on MongoDB for all tests here: a clone of the tree, by ``scripts/up mongo --lab``."""
 
 from __future__ import annotations
 

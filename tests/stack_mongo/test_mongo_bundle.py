@@ -1,4 +1,4 @@
-"""The bundle on MongoDB, on its lab stand-in: who may do what, work, deaths, backups, two stores."""
+"""The bundle on MongoDB, on its lab stand-in: access, work, deaths, backups, two stores."""
 
 from __future__ import annotations
 
