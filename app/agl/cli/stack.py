@@ -76,7 +76,10 @@ def _down(argv: list[str], prog: str) -> int:
     add_yes(parser)
     options = parser.parse_args(argv)
     layout, console = find_layout(process_environment()), Console(process_environment())
-    question = f"Delete all metrics, dashboards' settings and secrets of {layout.project!r}?"
+    question = (
+        f"Delete all data of {layout.project!r}: what MongoDB holds, metrics, dashboards' settings"
+        " and secrets?"
+    )
     if options.volumes and not options.yes and can_ask() and not console.ask(question):
         raise EnvironmentFault("nothing was stopped or deleted")
     down(layout, console, volumes=options.volumes)

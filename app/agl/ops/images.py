@@ -144,6 +144,8 @@ class ImageStep:
         if known.left_out.get(slot.variable) == pinned:
             return Choice(slot, pinned, "", LEFT_OUT)
         name = known.stand_in_for(slot, pinned)
+        if slot.lab and name == slot.lab_image:
+            return None  # it is run when --lab says so, and never because it was run before
         if name and self.options.build and name == slot.stand_in:
             return self._instead(slot, pinned)
         if name and self.engine.image(name):
