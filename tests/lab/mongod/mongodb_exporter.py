@@ -152,6 +152,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="mongodb-exporter", allow_abbrev=False)
     parser.add_argument("--web.listen-address", default=f":{PORT}", dest="address")
     parser.add_argument("--mongodb.global-conn-pool", action="store_true")
+    parser.add_argument(
+        "--mongodb.direct-connect", action=argparse.BooleanOptionalAction, default=True
+    )
     for collector in ("diagnosticdata", "replicasetstatus", "dbstats"):
         parser.add_argument(f"--collector.{collector}", action="store_true")
     host, _, port = parser.parse_args().address.rpartition(":")
