@@ -14,32 +14,37 @@ def turns_proxy(servers: list[tuple[str, int]]) -> Iterator[tuple[int, list[int]
     """The port it listens on, and for each server how many connections it was given."""
     given = [0] * len(servers)
     turns = itertools.cycle(range(len(servers)))
+    connections: list[threading.Thread] = []
+
+    def accept() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            number = next(turns)
+            given[number] += 1
+            connection = threading.Thread(target=_serve, args=(client, servers[number]))
+            connections.append(connection)
+            connection.start()
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=_accept, args=(listener, servers, turns, given))
-        thread.start()
+        accepting = threading.Thread(target=accept)
+        accepting.start()
         try:
             yield listener.getsockname()[1], given
         finally:
             listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
+            for thread in (accepting, *connections):
+                thread.join(60)
 
 
-def _accept(
-    listener: socket.socket,
-    servers: list[tuple[str, int]],
-    turns: Iterator[int],
-    given: list[int],
-) -> None:
-    while True:
-        try:
-            client, _ = listener.accept()
-        except OSError:
-            return
-        number = next(turns)
-        given[number] += 1
-        server = socket.create_connection(servers[number])
-        for source, target in ((client, server), (server, client)):
-            threading.Thread(target=_carry, args=(source, target), daemon=True).start()
+def _serve(client: socket.socket, address: tuple[str, int]) -> None:
+    with client, socket.create_connection(address) as server:
+        back = threading.Thread(target=_carry, args=(server, client))
+        back.start()
+        _carry(client, server)
+        back.join()
 
 
 def _carry(source: socket.socket, target: socket.socket) -> None:

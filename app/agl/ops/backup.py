@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import subprocess
+import zlib
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -131,6 +132,7 @@ def restore(bundle: Bundle, source: Path, *, replace: bool) -> None:
     Raises EnvironmentFault, also when the database holds rollouts and ``replace`` is not said.
     """
     method = method_of(source)
+    check_whole(source)
     with (
         stopped(bundle),
         bundle.console.step(f"restoring {source} ({method})") as progress,
@@ -160,6 +162,21 @@ def method_of(source: Path) -> str:
     if begin.startswith(b'{"magic": "agl-mongo-dump"'):
         return DRIVER
     raise EnvironmentFault(f"{source} is no backup that scripts/backup has made")
+
+
+def check_whole(source: Path) -> None:
+    """Read a backup to its end, so that nothing is changed for one that is damaged.
+
+    Raises EnvironmentFault.
+    """
+    try:
+        with gzip.open(source, "rb") as file:
+            while file.read(1 << 20):
+                pass
+    except (OSError, EOFError, zlib.error) as error:
+        raise EnvironmentFault(
+            f"{source} is damaged: {error}", remedy="nothing was changed; take another backup"
+        ) from error
 
 
 @contextmanager
