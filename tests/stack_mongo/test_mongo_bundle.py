@@ -206,7 +206,8 @@ def test_backup_into_an_empty_stack_gives_every_document_back(stack: Stack, tmp_
     before = content(first)
     assert before["rollouts"]
     assert before["spans"]
-    statistics = httpx.get(f"{stack.store_url}/v1/agl/statistics").json()
+    statistics = totals(stack)
+    assert statistics["total_rollouts"] > 0
     refused = subprocess.run(
         [stack.root / "scripts" / "restore", str(first)],
         env=stack.environ,
@@ -227,15 +228,17 @@ def test_backup_into_an_empty_stack_gives_every_document_back(stack: Stack, tmp_
     assert after.keys() == before.keys()
     for name, documents in before.items():
         assert after[name] == documents, name
-    restored = httpx.get(f"{stack.store_url}/v1/agl/statistics").json()
-    totals = {key for key in statistics if key.startswith("total")}
-    assert totals
-    assert {key: restored[key] for key in totals} == {key: statistics[key] for key in totals}
+    assert totals(stack) == statistics
     damaged = tmp_path / "damaged.gz"
     damaged.write_bytes(first.read_bytes()[:-200])
     with pytest.raises(AssertionError, match=r"damaged\.gz is damaged"):
         stack.script("restore", "--replace", "--yes", str(damaged))
-    assert httpx.get(f"{stack.store_url}/v1/agl/statistics").json() == restored
+    assert totals(stack) == statistics
+
+
+def totals(stack: Stack) -> dict[str, int]:
+    found = httpx.get(f"{stack.store_url}/v1/agl/statistics").json()
+    return {name: number for name, number in found.items() if name.startswith("total")}
 
 
 def content(backup: Path) -> dict[str, Any]:
