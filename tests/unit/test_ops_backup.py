@@ -19,6 +19,7 @@ from agl.ops.backup import DRIVER, MONGODUMP, MONGODUMP_MAGIC, check_whole, meth
         (MONGODUMP_MAGIC + b"\x00" * 60, MONGODUMP),
         (b'{"magic": "agl-mongo-dump", "format": 1}\n', DRIVER),
     ],
+    ids=[MONGODUMP, DRIVER],
 )
 def test_what_made_a_file_shows_in_its_first_bytes(
     tmp_path: Path, begin: bytes, method: str
@@ -28,7 +29,11 @@ def test_what_made_a_file_shows_in_its_first_bytes(
     assert method_of(path) == method
 
 
-@pytest.mark.parametrize("content", [b"", b"plain", gzip.compress(b"x"), gzip.compress(b"")[:9]])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"plain", gzip.compress(b"x"), gzip.compress(b"")[:9]],
+    ids=["empty", "no gzip", "something else", "cut off"],
+)
 def test_what_is_no_backup_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(content)
