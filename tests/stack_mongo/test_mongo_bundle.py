@@ -201,6 +201,8 @@ def wait_until_answers(url: str) -> None:
 
 
 def test_backup_into_an_empty_stack_gives_every_document_back(stack: Stack, tmp_path: Path) -> None:
+    with Ledger(stack.store_url) as ledger:
+        ledger.wait_for_more(3)
     first, second = tmp_path / "first.gz", tmp_path / "second.gz"
     assert "(driver)" in stack.script("backup", str(first))
     before = content(first)
@@ -228,6 +230,7 @@ def test_backup_into_an_empty_stack_gives_every_document_back(stack: Stack, tmp_
     assert after.keys() == before.keys()
     for name, documents in before.items():
         assert after[name] == documents, name
+    ledger.check()
     assert totals(stack) == statistics
     damaged = tmp_path / "damaged.gz"
     damaged.write_bytes(first.read_bytes()[:-200])

@@ -235,7 +235,11 @@ def test_a_store_with_a_certificate_has_https_addresses() -> None:
 
 @pytest.mark.parametrize("columns", [40, 120])
 def test_status_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = Row("app-exporter", READY, "healthy [since 5 min]", 2, 2**26, 2**29, "agl/store:1", False)
+    row = Row(
+        *("app-exporter", READY, "healthy [since 5 min]", 2, 2**26, 2**29, "agl/store:1"),
+        stand_in=False,
+        lab=True,
+    )
     down = Target("node", "node-exporter:9100", "down", "connection refused")
     view = View((), (), (down,), {})
     written = io.StringIO()
@@ -244,7 +248,8 @@ def test_status_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch)
     show(Status((row,), view, ()), {})
     text = re.sub("\x1b[^m]*m", "", written.getvalue())
     assert all(len(line) <= columns for line in text.splitlines())
-    for part in ("app-exporter", "healthy [since 5 min]", "64 MiB", "512 MiB", "agl/store:1"):
+    shown = ("app-exporter", "healthy [since 5 min]", "64 MiB", "512 MiB", "agl/store:1")
+    for part in (*shown, "(LAB STAND-IN)"):
         assert part in text
     assert "connection refused" in text
 
