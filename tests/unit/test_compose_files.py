@@ -19,6 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "compose"
 FULL = "compose.prometheus-memory-store.yml"
 ALONE = "compose.store.yml"
+MONGO_FULL = "compose.prometheus-mongo-store.yml"
+MONGO_ALONE = "compose.mongo.yml"
+ONE_SHOTS = {"init": ["CHOWN", "DAC_READ_SEARCH"], "mongo-init": ["DAC_READ_SEARCH"]}
 ENV_TEXT = (COMPOSE / ".env").read_text(encoding="utf-8")
 ENV = dict(re.findall(r"^([A-Z_]+)=(.*)$", ENV_TEXT, re.MULTILINE))
 
@@ -70,7 +73,7 @@ def services(file: str) -> dict[str, dict[str, Any]]:
 
 EVERY = [
     pytest.param(file, name, service, id=f"{file}-{name}")
-    for file in (ALONE, FULL)
+    for file in (ALONE, FULL, MONGO_ALONE, MONGO_FULL)
     for name, service in services(file).items()
 ]
 
@@ -107,7 +110,7 @@ class TestEnvFile:
 
     def test_images_are_pinned_to_a_version(self) -> None:
         images = {key: value for key, value in ENV.items() if key.endswith("_IMAGE")}
-        assert len(images) == 6
+        assert len(images) == 9
         for image in images.values():
             name, _, tag = image.partition(":")
             assert name
@@ -134,10 +137,9 @@ class TestEveryService:
         assert service["cap_drop"] == ["ALL"]
         assert "no-new-privileges:true" in service["security_opt"]
         assert "privileged" not in service
-        capabilities = ["CHOWN", "DAC_READ_SEARCH"] if name == "init" else []
-        assert service.get("cap_add", []) == capabilities
+        assert service.get("cap_add", []) == ONE_SHOTS.get(name, [])
         uid = str(service["user"]).split(":")[0]
-        assert (uid == "0") == (name == "init")
+        assert (uid == "0") == (name in ONE_SHOTS)
 
     def test_is_limited(self, file: str, name: str, service: dict[str, Any]) -> None:
         assert size(service["mem_limit"]) >= 1 << 27
@@ -148,7 +150,7 @@ class TestEveryService:
     def test_stops_and_restarts_as_said(
         self, file: str, name: str, service: dict[str, Any]
     ) -> None:
-        assert service["restart"] == ("no" if name == "init" else "unless-stopped")
+        assert service["restart"] == ("no" if name in ONE_SHOTS else "unless-stopped")
         assert re.fullmatch(r"\d+s", service["stop_grace_period"])
 
     def test_waits_with_conditions_that_can_come_true(
@@ -158,6 +160,8 @@ class TestEveryService:
         for other, how in service.get("depends_on", {}).items():
             if how["condition"] == "service_healthy":
                 assert "healthcheck" in every[other], f"{name} waits for {other} for ever"
+            elif how["condition"] == "service_started":
+                assert (name, other) == ("mongo-init", "mongo")
             else:
                 assert how["condition"] == "service_completed_successfully"
                 assert every[other]["restart"] == "no"
@@ -165,13 +169,13 @@ class TestEveryService:
     def test_probes_with_what_its_image_has(
         self, file: str, name: str, service: dict[str, Any]
     ) -> None:
-        if name in {"init", "node-exporter", "grafana"}:
+        if name in {*ONE_SHOTS, "node-exporter", "grafana", "mongodb-exporter"}:
             assert "healthcheck" not in service
             return
         probe = service["healthcheck"]["test"]
         assert probe[0] == "CMD"
-        expected = "/bin/promtool" if name == "prometheus" else "/opt/agl/bin/python"
-        assert probe[1] == expected
+        expected = {"prometheus": "/bin/promtool", "mongo": "mongosh"}
+        assert probe[1] == expected.get(name, "/opt/agl/bin/python")
 
     def test_publishes_only_what_it_may(
         self, file: str, name: str, service: dict[str, Any]
@@ -202,7 +206,7 @@ def test_prometheus_is_on_loopback_whatever_the_variables_say() -> None:
 
 
 def test_an_unset_bind_variable_does_not_publish_to_everybody() -> None:
-    for file in (ALONE, FULL):
+    for file in (ALONE, FULL, MONGO_FULL):
         text = (COMPOSE / file).read_text("utf-8")
         for variable in re.findall(r"\$\{(AGL_\w*BIND)[^}]*\}", text):
             assert f"${{{variable}}}" not in text
@@ -210,11 +214,92 @@ def test_an_unset_bind_variable_does_not_publish_to_everybody() -> None:
 
 
 def test_the_files_agree_on_what_they_share() -> None:
-    alone, full = load(ALONE), load(FULL)
-    assert alone["name"] == full["name"] == "agl"
-    assert alone["networks"] == full["networks"]
-    assert alone["secrets"] == full["secrets"]
-    assert alone["volumes"].keys() <= full["volumes"].keys()
+    full, mongo = load(FULL), load(MONGO_FULL)
+    for file in (ALONE, FULL, MONGO_ALONE, MONGO_FULL):
+        other = load(file)
+        assert other["name"] == "agl"
+        assert other["networks"] == full["networks"]
+        assert other["secrets"] == full["secrets"]
+        assert other["volumes"].items() <= mongo["volumes"].items()
+
+
+def test_the_bundle_on_mongodb_has_everything_of_the_other() -> None:
+    memory, mongo = services(FULL), services(MONGO_FULL)
+    assert mongo.keys() - memory.keys() == {"mongo", "mongo-init", "mongodb-exporter"}
+    for name in ("app-exporter", "node-exporter", "grafana"):
+        assert mongo[name] == memory[name]
+    differs = {
+        key for key in memory["prometheus"] if mongo["prometheus"][key] != memory["prometheus"][key]
+    }
+    assert differs == {"command"}
+    config, *rest = memory["prometheus"]["command"]
+    assert mongo["prometheus"]["command"] == [config.replace("base", "mongo"), *rest]
+    assert mongo["init"]["command"][-4:] == memory["init"]["command"][-4:]
+    assert mongo["app"]["ports"] == memory["app"]["ports"]
+
+
+class TestMongo:
+    def test_it_asks_for_passwords_and_is_a_replica_set(self) -> None:
+        command = services(MONGO_FULL)["mongo"]["command"]
+        assert f"--replSet={ENV['AGL_MONGO_REPLICA_SET']}" in command
+        assert "--keyFile=/run/agl/secrets/mongo-keyfile" in command
+        assert not any("--profile" in word or "--slowms" in word for word in command)
+
+    def test_its_cache_fits_into_its_memory(self) -> None:
+        """MongoDB's own rule: half of the memory above 1 GB."""
+        limit = size(ENV["AGL_MONGO_MEMORY"]) / 2**30
+        assert float(ENV["AGL_MONGO_CACHE_GB"]) <= (limit - 1) / 2
+
+    def test_the_app_waits_for_a_writable_primary_and_for_its_user(self) -> None:
+        waits = services(MONGO_FULL)["app"]["depends_on"]
+        assert waits["mongo"] == {"condition": "service_healthy", "required": False}
+        done = {"condition": "service_completed_successfully", "required": False}
+        assert waits["mongo-init"] == done
+        assert "isWritablePrimary" in services(MONGO_FULL)["mongo"]["healthcheck"]["test"][-1]
+
+    def test_an_address_of_ones_own_reaches_store_and_exporter(self) -> None:
+        text = (COMPOSE / MONGO_FULL).read_text("utf-8")
+        assert len(re.findall(r"(AGL_MONGO_URI|MONGODB_URI): \$\{AGL_MONGO_URI:-", text)) == 2
+
+    def test_no_password_is_in_a_command_line_or_in_the_environment(self) -> None:
+        for service in services(MONGO_FULL).values():
+            for word in service.get("command", []):
+                assert "password" not in word or word.startswith("--secret=")
+            for name, value in service.get("environment", {}).items():
+                assert "PASSWORD" not in name or name.endswith("FILE")
+                assert "PASSWORD" not in name or str(value).startswith("/run/agl/secrets/")
+
+    def test_the_exporter_has_chosen_collectors(self) -> None:
+        command = services(MONGO_FULL)["mongodb-exporter"]["command"]
+        assert {word for word in command if "collector" in word} == {
+            "--collector.diagnosticdata",
+            "--collector.replicasetstatus",
+            "--collector.dbstats",
+        }
+        assert "--collect-all" not in command
+
+    def test_the_image_of_the_exporter_is_built_around_the_pinned_one(self) -> None:
+        arguments = services(MONGO_FULL)["mongodb-exporter"]["build"]["args"]
+        assert arguments["EXPORTER_IMAGE"] == ENV["MONGODB_EXPORTER_IMAGE"]
+        version = ENV["MONGODB_EXPORTER_IMAGE"].partition(":")[2]
+        assert ENV["AGL_MONGODB_EXPORTER_IMAGE"].endswith(f":{version}")
+        dockerfile = (ROOT / "images/mongodb-exporter/Dockerfile").read_text("utf-8")
+        assert f"\nARG EXPORTER_IMAGE={ENV['MONGODB_EXPORTER_IMAGE']}\n" in dockerfile
+
+    def test_prometheus_scrapes_what_it_does_without_mongodb_and_the_exporter_less_often(
+        self,
+    ) -> None:
+        base, mongo = (
+            yaml.safe_load((ROOT / f"prometheus/prometheus.{name}.yml").read_text())
+            for name in ("base", "mongo")
+        )
+        jobs = {job["job_name"]: job for job in mongo["scrape_configs"]}
+        exporter = jobs.pop("mongodb")
+        assert list(jobs.values()) == base["scrape_configs"]
+        assert {**mongo, "scrape_configs": []} == {**base, "scrape_configs": []}
+        assert exporter["static_configs"][0]["targets"] == ["mongodb-exporter:9216"]
+        assert exporter["static_configs"][0]["labels"]["host"] == "__AGL_HOST__"
+        assert int(exporter["scrape_interval"].rstrip("s")) >= 15
 
 
 def test_metrics_go_to_prometheus_alone() -> None:
@@ -241,12 +326,21 @@ def test_app_and_exporter_share_the_metrics_folder() -> None:
 
 
 def test_secrets_belong_to_the_user_of_the_service_that_reads_them() -> None:
-    every = services(FULL)
+    every = services(MONGO_FULL)
     made = {word.partition("=")[2] for word in every["init"]["command"] if "--secret" in word}
     assert made == SECRETS.keys()
-    readers = {"api-token": "app", "grafana-admin-password": "grafana"}
-    for name, secret in SECRETS.items():
-        reader = every[readers[name]]
+    readers = {
+        "api-token": "app",
+        "grafana-admin-password": "grafana",
+        "mongo-keyfile": "mongo",
+        "mongo-store-password": "app",
+        "mongo-exporter-password": "mongodb-exporter",
+    }
+    # MongoDB's own tools use the root password, in its container.
+    assert SECRETS.keys() - readers.keys() == {"mongo-root-password"}
+    assert f"{SECRETS['mongo-root-password'].uid}:999" == every["mongo"]["user"]
+    for name, service in readers.items():
+        secret, reader = SECRETS[name], every[service]
         assert reader["user"] == f"{secret.uid}:{secret.gid}"
         assert mounts(reader)["/run/agl/secrets"] == "secrets"
         assert f"/run/agl/secrets/{name}" in str(reader)
@@ -260,7 +354,8 @@ def test_grafana_fetches_and_tells_nothing() -> None:
         assert environment[f"GF_ANALYTICS_{name}"] == "false"
     assert not [name for name in environment if "INSTALL_PLUGINS" in name]
     assert services(FULL)["grafana"]["profiles"] == ["grafana"]
-    assert ENV["COMPOSE_PROFILES"] == "grafana"
+    profiles = {p for s in services(MONGO_FULL).values() for p in s.get("profiles", [])}
+    assert set(ENV["COMPOSE_PROFILES"].split(",")) == profiles
 
 
 def test_node_exporter_listens_where_prometheus_looks() -> None:
@@ -324,7 +419,7 @@ class TestDockerfiles:
         text = path.read_text("utf-8")
         wanted = re.findall(r"type=bind,source=([^,\s]+)", text)
         for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE):
-            wanted += shlex.split(line)[:-1]
+            wanted += [word for word in shlex.split(line)[:-1] if not word.startswith("--")]
         assert wanted
         for source in wanted:
             assert (ROOT / source).exists(), source

@@ -92,7 +92,13 @@ PRIVATE = {
 
 UPPER = ("agl.cli", "agl.ops", "agl.bench", "agl.logging")
 DRIVERS = {
-    "pymongo": ("agl.store.mongo", "agl.store.collection.mongo", "agl.store.collection.mongo_"),
+    "pymongo": (
+        "agl.store.mongo",
+        "agl.store.collection.mongo",
+        "agl.store.collection.mongo_",
+        "agl.ops.mongo_admin",
+        "agl.ops.mongo_dump",
+    ),
     "fastapi": ("agl.store.rest", "agl.cli.prometheus"),
     "docker": ("agl.ops",),
     "grafana_client": ("agl.ops",),

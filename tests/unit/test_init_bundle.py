@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import socket
 import stat
 from pathlib import Path
@@ -87,8 +88,13 @@ class TestSecrets:
             assert (status.st_uid, status.st_gid) == (secret.uid, secret.gid)
             assert mode(path) == 0o400
             assert len(path.read_bytes()) >= 40
-        first, second = ((folders.secrets / name).read_bytes() for name in SECRETS)
-        assert first != second
+        texts = {(folders.secrets / name).read_bytes() for name in SECRETS}
+        assert len(texts) == len(SECRETS)
+
+    def test_the_key_file_is_one_that_mongodb_takes(self, folders: Folders) -> None:
+        ensure_secret(SECRETS["mongo-keyfile"], folders)
+        key = (folders.secrets / "mongo-keyfile").read_text()
+        assert re.fullmatch(r"[A-Za-z0-9+/=]{700,1024}", key)
 
     def test_running_again_changes_nothing(self, folders: Folders) -> None:
         ensure_secret(TOKEN, folders)
@@ -147,7 +153,7 @@ class TestSecrets:
         assert "init: api-token: created" in told
         show = "docker compose -f compose.test.yml run --rm --no-deps init show"
         assert f"{show} grafana-admin-password" in told
-        for name in SECRETS:
+        for name in ("api-token", "grafana-admin-password"):
             assert (folders.secrets / name).read_text() not in told
 
     def test_show_prints_the_secret_alone(

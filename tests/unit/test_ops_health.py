@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from types import SimpleNamespace
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import pytest
 from rich.console import Console as RichConsole
@@ -31,8 +30,16 @@ from agl.ops.health import (
     refuses,
 )
 from agl.ops.lifecycle import telling
-from agl.ops.status import Row, Status, running_mode, show
-from agl.ops.view import View, as_running, client_token, client_url, progress_lines
+from agl.ops.status import Row, Status, show
+from agl.ops.view import (
+    View,
+    as_running,
+    client_token,
+    client_url,
+    lab_stand_ins,
+    progress_lines,
+    running_mode,
+)
 
 RUNNING = Container(
     id="1",
@@ -228,7 +235,11 @@ def test_a_store_with_a_certificate_has_https_addresses() -> None:
 
 @pytest.mark.parametrize("columns", [40, 120])
 def test_status_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = Row("app-exporter", READY, "healthy [since 5 min]", 2, 2**26, 2**29, "agl/store:1", False)
+    row = Row(
+        *("app-exporter", READY, "healthy [since 5 min]", 2, 2**26, 2**29, "agl/store:1"),
+        stand_in=False,
+        lab=True,
+    )
     down = Target("node", "node-exporter:9100", "down", "connection refused")
     view = View((), (), (down,), {})
     written = io.StringIO()
@@ -237,25 +248,32 @@ def test_status_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch)
     show(Status((row,), view, ()), {})
     text = re.sub("\x1b[^m]*m", "", written.getvalue())
     assert all(len(line) <= columns for line in text.splitlines())
-    for part in ("app-exporter", "healthy [since 5 min]", "64 MiB", "512 MiB", "agl/store:1"):
+    shown = ("app-exporter", "healthy [since 5 min]", "64 MiB", "512 MiB", "agl/store:1")
+    for part in (*shown, "(LAB STAND-IN)"):
         assert part in text
     assert "connection refused" in text
 
 
 @pytest.mark.parametrize(
-    ("services", "mode"),
+    ("files", "mode"),
     [
-        (["app", "init"], "store"),
-        (["app"], "store"),
+        (["compose.store.yml"], "store"),
+        (["compose.prometheus-memory-store.yml"] * 2, "memory"),
+        (["compose.prometheus-mongo-store.yml"], "mongo"),
+        (["somebody-elses.yml"], "memory"),
         ([], "memory"),
-        (["app", "init", "prometheus"], "memory"),
-        (["app", "init", "app-exporter"], "memory"),
     ],
 )
-def test_mode_of_what_is_there(services: list[str], mode: str) -> None:
-    containers = [replace(RUNNING, service=service) for service in services]
-    engine = cast("Engine", SimpleNamespace(containers=lambda: containers))
-    assert running_mode(engine) == mode
+def test_mode_of_what_is_there(files: list[str], mode: str) -> None:
+    assert running_mode(replace(RUNNING, compose_file=file) for file in files) == mode
+
+
+def test_lab_stand_ins_are_named() -> None:
+    lab = replace(RUNNING, service="mongo", image="agl-stack/lab-mongod:lab")
+    real = replace(RUNNING, service="app", image="mongo:8.0.26")
+    assert lab_stand_ins([lab, real]) == [
+        "mongo is a LAB STAND-IN (agl-stack/lab-mongod:lab), for trials and tests only"
+    ]
 
 
 class TestTellingLines:

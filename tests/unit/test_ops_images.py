@@ -100,7 +100,14 @@ class TestSlots:
 
     def test_every_image_of_the_env_file_has_a_slot(self, layout: Layout) -> None:
         images = {name for name in layout.pinned() if name.endswith("_IMAGE")}
-        assert images - set(SLOTS) == {"AGL_BASE_IMAGE"}
+        wrapped = {slot.wraps for slot in SLOTS.values() if slot.wraps}
+        assert images - set(SLOTS) == {"AGL_BASE_IMAGE", *wrapped}
+
+    def test_mongo_mode_needs_mongodb_and_its_exporter(self, layout: Layout) -> None:
+        names = {slot.variable for slot in used_slots(layout, "mongo")}
+        memory = {slot.variable for slot in used_slots(layout, "memory")}
+        assert names - memory == {"MONGO_IMAGE", "AGL_MONGODB_EXPORTER_IMAGE"}
+        assert memory < names
 
 
 class TestEnvFileOfImages:
@@ -132,7 +139,7 @@ class TestEnvFileOfImages:
         found = layout.variables()
         assert (found["PROMETHEUS_IMAGE"], found["COMPOSE_PROFILES"]) == ("mine:1", "")
         assert found["AGL_NOFILE"] == "1000"
-        assert layout.pinned()["COMPOSE_PROFILES"] == "grafana"
+        assert layout.pinned()["COMPOSE_PROFILES"] == "grafana,mongo,mongodb-exporter"
 
     def test_writing_the_same_again_does_not_touch_the_file(self, layout: Layout) -> None:
         same = choices(Choice(STORE, "s:1", "s:1", BUILT))
@@ -187,8 +194,7 @@ class TestEnvFileOfImages:
         }
 
     def test_other_profiles_stay(self) -> None:
-        left_out = [Choice(GRAFANA, "g:1", "", LEFT_OUT)]
-        assert profiles_without({"COMPOSE_PROFILES": "a, grafana,b"}, left_out) == "a,b"
+        assert profiles_without({"COMPOSE_PROFILES": "a, grafana,b"}, [GRAFANA]) == "a,b"
         assert profiles_without({"COMPOSE_PROFILES": "a,grafana"}, []) == "a,grafana"
 
     def test_nofile_is_the_lower_of_wish_and_limit(self, layout: Layout) -> None:
@@ -198,7 +204,7 @@ class TestEnvFileOfImages:
 
 
 class TestContent:
-    def sum(self, layout: Layout, folder: str = "store", base: str = "id") -> str:
+    def sum(self, layout: Layout, folder: str = "images/store", base: str = "id") -> str:
         return content_sum(layout.root, folder, {"BASE_IMAGE": "b"}, base)
 
     def test_same_content_same_sum(self, layout: Layout) -> None:
@@ -227,12 +233,12 @@ class TestContent:
     def test_base_and_arguments_change_it(self, layout: Layout) -> None:
         first = self.sum(layout)
         assert self.sum(layout, base="other") != first
-        assert content_sum(layout.root, "store", {"BASE_IMAGE": "c"}, "id") != first
+        assert content_sum(layout.root, "images/store", {"BASE_IMAGE": "c"}, "id") != first
 
     def test_stand_ins_do_not_depend_on_our_code(self, layout: Layout) -> None:
-        first = self.sum(layout, "prometheus")
+        first = self.sum(layout, "images/prometheus")
         (layout.root / "app/agl/ops/health.py").unlink()
-        assert self.sum(layout, "prometheus") == first
+        assert self.sum(layout, "images/prometheus") == first
 
     def test_everything_the_dockerfile_copies_is_in_the_sum(self, layout: Layout) -> None:
         from agl.ops.build import SHARED_SOURCES, STORE_SOURCES

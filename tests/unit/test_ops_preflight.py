@@ -362,7 +362,9 @@ class TestProgram:
     @pytest.mark.parametrize(
         "arguments",
         [
-            ["mongo"],
+            ["mango"],
+            ["memory", "--lab"],
+            ["mongo", "--lab", "--offline", "file.tar"],
             ["--bogus"],
             ["--timeout", "soon"],
             ["--timeout", "0"],
@@ -383,8 +385,8 @@ class TestProgram:
 
 class TestLayout:
     def test_unknown_mode_names_the_known_ones(self) -> None:
-        with pytest.raises(UsageError, match=r"'mongo' \(known modes: memory, store\)"):
-            check_mode("mongo")
+        with pytest.raises(UsageError, match=r"'mango' \(known modes: memory, mongo, store\)"):
+            check_mode("mango")
 
     def test_project_comes_from_the_environment(self, layout: Layout) -> None:
         assert layout.project == "agl"

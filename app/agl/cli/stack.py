@@ -34,10 +34,11 @@ def _up(argv: list[str], prog: str) -> int:
     from agl.ops.images import ImageOptions
     from agl.ops.layout import check_mode, find_layout
     from agl.ops.lifecycle import UpOptions, up
-    from agl.ops.options import up_parser
+    from agl.ops.options import check_lab, up_parser
 
     options = up_parser(prog).parse_args(argv)
     check_mode(options.mode)
+    check_lab(options)
     if options.check or options.brief:
         return preflight.main(argv, process_environment())
     if options.offline and (options.stand_ins or options.refresh):
@@ -47,6 +48,7 @@ def _up(argv: list[str], prog: str) -> int:
         pull=not options.stand_ins,
         refresh=options.refresh,
         yes=options.yes,
+        lab=options.lab,
     )
     up(
         find_layout(process_environment()),
@@ -74,7 +76,10 @@ def _down(argv: list[str], prog: str) -> int:
     add_yes(parser)
     options = parser.parse_args(argv)
     layout, console = find_layout(process_environment()), Console(process_environment())
-    question = f"Delete all metrics, dashboards' settings and secrets of {layout.project!r}?"
+    question = (
+        f"Delete all data of {layout.project!r}: what MongoDB holds, metrics, dashboards' settings"
+        " and secrets?"
+    )
     if options.volumes and not options.yes and can_ask() and not console.ask(question):
         raise EnvironmentFault("nothing was stopped or deleted")
     down(layout, console, volumes=options.volumes)
@@ -84,7 +89,7 @@ def _down(argv: list[str], prog: str) -> int:
 def _status(argv: list[str], prog: str) -> int:
     from agl.ops.engine import Engine
     from agl.ops.layout import find_layout
-    from agl.ops.status import as_json, read_status, running_mode, show
+    from agl.ops.status import as_json, read_status, show
 
     parser = LineParser(
         prog=prog, description="Containers, health, memory, targets. Exit 1 if any is unhealthy."
@@ -92,8 +97,7 @@ def _status(argv: list[str], prog: str) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object")
     options = parser.parse_args(argv)
     layout = find_layout(process_environment())
-    engine = Engine.connect(layout)
-    status = read_status(layout, engine, running_mode(engine))
+    status = read_status(layout, Engine.connect(layout))
     if options.json:
         print(json.dumps(as_json(status), indent=2))
     else:
@@ -103,7 +107,7 @@ def _status(argv: list[str], prog: str) -> int:
 
 def _images(argv: list[str], prog: str) -> int:
     from agl.ops.layout import check_mode
-    from agl.ops.options import add_image_options, add_mode, add_yes
+    from agl.ops.options import add_image_options, add_lab, add_mode, add_yes, check_lab
 
     if argv[:1] == ["save"] or argv[:1] == ["load"]:
         return _images_archive(argv, prog)
@@ -115,8 +119,10 @@ def _images(argv: list[str], prog: str) -> int:
     add_mode(parser)
     add_yes(parser)
     add_image_options(parser)
+    add_lab(parser)
     options = parser.parse_args(argv)
     check_mode(options.mode)
+    check_lab(options)
     return _prepare_images(options)
 
 
@@ -133,6 +139,7 @@ def _prepare_images(options: argparse.Namespace) -> int:
         pull=not options.stand_ins,
         refresh=options.refresh,
         yes=options.yes,
+        lab=options.lab,
     )
     with turn(layout, console):
         choices = ImageStep(layout, Engine.connect(layout), console, images).prepare(options.mode)
@@ -151,12 +158,15 @@ def _images_archive(argv: list[str], prog: str) -> int:
     from agl.ops.console import Console
     from agl.ops.engine import Engine
     from agl.ops.images import ImageOptions, ImageStep
-    from agl.ops.layout import DEFAULT_MODE, find_layout
+    from agl.ops.layout import DEFAULT_MODE, MODES, check_mode, find_layout
     from agl.ops.transport import Transport, check_target
 
     parser = LineParser(prog=f"{prog} {argv[0]}")
     parser.add_argument("file", metavar="FILE", type=Path)
-    path = parser.parse_args(argv[1:]).file
+    if argv[0] == "save":
+        parser.add_argument("--mode", default=DEFAULT_MODE, help=f"one of: {', '.join(MODES)}")
+    options = parser.parse_args(argv[1:])
+    path = options.file
     layout, console = find_layout(process_environment()), Console(process_environment())
     engine = Engine.connect(layout)
     transport = Transport(layout, engine, console)
@@ -164,7 +174,8 @@ def _images_archive(argv: list[str], prog: str) -> int:
         transport.load(path)
     else:
         check_target(path)
-        choices = ImageStep(layout, engine, console, ImageOptions()).prepare(DEFAULT_MODE)
+        mode = check_mode(options.mode)
+        choices = ImageStep(layout, engine, console, ImageOptions()).prepare(mode)
         transport.save(path, choices)
     return 0
 
@@ -173,6 +184,21 @@ def _init(argv: list[str], prog: str) -> int:
     from agl.ops.init_bundle import main as init
 
     return init(argv, prog)
+
+
+def _mongo_init(argv: list[str], prog: str) -> int:
+    from agl.ops.mongo_init import main as mongo_init
+
+    return mongo_init(argv, prog)
+
+
+def _backup(program: str) -> Callable[[list[str], str], int]:
+    def run(argv: list[str], prog: str) -> int:
+        from agl.cli import _backup
+
+        return getattr(_backup, program)(argv, prog)
+
+    return run
 
 
 def _secrets(argv: list[str], prog: str) -> int:
@@ -198,5 +224,10 @@ COMMANDS: dict[str, Callable[[list[str], str], int]] = {
     "status": _status,
     "images": _images,
     "init": _init,
+    "mongo-init": _mongo_init,
     "secrets": _secrets,
+    "backup": _backup("backup_main"),
+    "restore": _backup("restore_main"),
+    "mongo-dump": _backup("dump_main"),
+    "mongo-load": _backup("load_main"),
 }

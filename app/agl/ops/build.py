@@ -1,4 +1,4 @@
-"""Building images from ``images/<folder>/Dockerfile``, and knowing when there is no need to."""
+"""Building images from their folder's ``Dockerfile``, and knowing when there is no need to."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ STORE_SOURCES = (
     "locks/store.txt",
     "locks/build.txt",
 )
+LAB_SOURCES = ("images/store/pip.sh", "locks/lab.txt")
+# What a build takes from outside its own folder, by folder.
+OTHER_SOURCES = {
+    "images/store": STORE_SOURCES,
+    "tests/lab/mongod": LAB_SOURCES,
+}
 BUILD_ARGUMENTS = {
     "APT_MIRROR": "AGL_APT_MIRROR",
     "APT_SECURITY_MIRROR": "AGL_APT_SECURITY_MIRROR",
@@ -50,10 +56,14 @@ class Builder:
     console: Console
     yes: bool = False
 
-    def ensure(self, folder: str, name: str) -> bool:
-        """Have ``name`` built from ``images/folder``; False when it was there and current.
+    def ensure(
+        self, folder: str, name: str, more_arguments: Mapping[str, str] | None = None
+    ) -> bool:
+        """Have ``name`` built from ``folder``; False when it was there and current.
 
-        Raises EnvironmentFault when the build fails, after printing its last lines.
+        ``folder`` is relative to the repository. ``more_arguments`` name images that the build
+        starts from, by build argument. Raises EnvironmentFault when the build fails, after
+        printing its last lines.
         """
         variables = self.layout.pinned()
         base = variables.get("AGL_BASE_IMAGE") or DEFAULT_BASE
@@ -62,8 +72,10 @@ class Builder:
         for argument, variable in BUILD_ARGUMENTS.items():
             if variables.get(variable):
                 arguments[argument] = variables[variable]
-        base_image = self.engine.image(base)
-        content = content_sum(self.layout.root, folder, arguments, base_image and base_image.id)
+        arguments.update(more_arguments or {})
+        bases = [self.engine.image(name) for name in (base, *(more_arguments or {}).values())]
+        base_ids = " ".join(image.id for image in bases if image)
+        content = content_sum(self.layout.root, folder, arguments, base_ids)
         if self.is_current(name, content):
             return False
         with self.console.step(f"building {name}") as progress:
@@ -119,7 +131,7 @@ class Builder:
     ) -> None:
         root = self.layout.root
         command = ["docker", "build", "--progress", "plain", "--tag", name]
-        command += ["--file", str(root / "images" / folder / "Dockerfile")]
+        command += ["--file", str(root / folder / "Dockerfile")]
         command += ["--label", f"{CONTENT_LABEL}={content}"]
         for key, value in arguments.items():
             command += ["--build-arg", f"{key}={value}"]
@@ -151,12 +163,12 @@ def ca_bundle(layout: Layout) -> str:
     return ""
 
 
-def content_sum(root: Path, folder: str, arguments: Mapping[str, str], base_id: str | None) -> str:
+def content_sum(root: Path, folder: str, arguments: Mapping[str, str], base_ids: str) -> str:
     """Checksum of everything that an image is built from."""
     digest = hashlib.sha256()
-    for text in (base_id or "", *(f"{key}={value}" for key, value in sorted(arguments.items()))):
+    for text in (base_ids, *(f"{key}={value}" for key, value in sorted(arguments.items()))):
         digest.update(text.encode() + b"\0")
-    sources = [f"images/{folder}", *SHARED_SOURCES, *(STORE_SOURCES if folder == "store" else ())]
+    sources = [folder, *SHARED_SOURCES, *OTHER_SOURCES.get(folder, ())]
     for path in _files(root, sources):
         digest.update(str(path.relative_to(root)).encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())

@@ -12,7 +12,15 @@ from agl.ops.envfile import parse_env_text, read_env_text
 from agl.ops.layout import Layout, give_to_owner
 
 PINNED, STAND_IN, BUILT, LEFT_OUT = "pinned", "stand-in", "built", "left out"
+LAB = "lab stand-in"
 STAND_IN_TAG = "trixie"
+LAB_TAG = "lab"
+MONGO_PROFILE = "mongo"
+# What a stand-in for MongoDB is run with: its replica set has a name of its own, and its files
+# never lie where those of MongoDB do.
+LAB_VARIABLES = {"AGL_MONGO_REPLICA_SET": "secantus", "AGL_MONGO_DATA": "mongo-lab-data"}
+# Without its exporter Prometheus is given the configuration that has no job for it.
+WITHOUT_MONGODB_EXPORTER = {"AGL_PROMETHEUS_MONGO_CONFIG": "prometheus.base.yml"}
 
 HEADER = """\
 # Written by scripts/images: the images on this machine. Delete this file to choose anew.
@@ -26,12 +34,24 @@ _PINNED = re.compile(r"^# (pinned|left out) (\w+)=(\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Slot:
-    """One image variable of ``compose/.env`` and where a stand-in for it comes from."""
+    """One image variable of ``compose/.env`` and where a stand-in for it comes from.
+
+    Attributes:
+        folder: Folder below ``images/`` that it, or its stand-in, is built from.
+        ours: It is built here, and nowhere else.
+        profile: Profile of the services that are left out when it is not to be had.
+        wraps: Variable of an image that must be pulled, and that it is built around.
+        lab: Folder below ``tests/lab/`` of a stand-in for trials and tests.
+        vital: The bundle does not start without it.
+    """
 
     variable: str
     folder: str = ""
     ours: bool = False
     profile: str = ""
+    wraps: str = ""
+    lab: str = ""
+    vital: bool = False
 
     @property
     def title(self) -> str:
@@ -42,6 +62,11 @@ class Slot:
         """Name of the image that is built instead of the pinned one."""
         return f"agl-stack/{self.folder}:{STAND_IN_TAG}"
 
+    @property
+    def lab_image(self) -> str:
+        """Name of the image that takes its place in trials and tests."""
+        return f"agl-stack/lab-{self.lab}:{LAB_TAG}"
+
 
 SLOTS = {
     slot.variable: slot
@@ -51,6 +76,14 @@ SLOTS = {
         Slot("ALERTMANAGER_IMAGE", "alertmanager"),
         Slot("NODE_EXPORTER_IMAGE", "node-exporter"),
         Slot("GRAFANA_IMAGE", profile="grafana"),
+        Slot("MONGO_IMAGE", profile=MONGO_PROFILE, lab="mongod", vital=True),
+        Slot(
+            "AGL_MONGODB_EXPORTER_IMAGE",
+            "mongodb-exporter",
+            profile="mongodb-exporter",
+            wraps="MONGODB_EXPORTER_IMAGE",
+            lab="mongod",
+        ),
     )
 }
 
@@ -84,9 +117,28 @@ class Choices:
         """Variables for Compose, winning over files and environment alike."""
         return {
             **{choice.slot.variable: choice.name for choice in self.present},
+            **extra_variables({c.slot.variable: c.name for c in self.choices}),
             "COMPOSE_PROFILES": self.profiles,
             "AGL_NOFILE": str(self.nofile),
         }
+
+
+def extra_variables(names: Mapping[str, str]) -> dict[str, str]:
+    """Variables that follow from which images run; ``names`` are image names by variable.
+
+    An empty name is an image that is not to be had.
+    """
+    mongo, exporter = SLOTS["MONGO_IMAGE"], SLOTS["AGL_MONGODB_EXPORTER_IMAGE"]
+    lab = names.get(mongo.variable) == mongo.lab_image
+    return {
+        **(LAB_VARIABLES if lab else {}),
+        **(WITHOUT_MONGODB_EXPORTER if names.get(exporter.variable) == "" else {}),
+    }
+
+
+def is_lab(image: str) -> bool:
+    """Whether an image is a stand-in for trials and tests."""
+    return image in {slot.lab_image for slot in SLOTS.values() if slot.lab}
 
 
 def used_slots(layout: Layout, mode: str) -> list[Slot]:
@@ -104,9 +156,9 @@ def _image_variables(path: Path, seen: set[Path]) -> set[str]:
     return set(_IMAGE.findall(text)).union(*(_image_variables(other, seen) for other in others))
 
 
-def profiles_without(pinned: Mapping[str, str], left_out: Iterable[Choice]) -> str:
+def profiles_without(pinned: Mapping[str, str], left_out: Iterable[Slot]) -> str:
     """``COMPOSE_PROFILES`` less the profiles of services whose image is not to be had."""
-    dropped = {choice.slot.profile for choice in left_out}
+    dropped = {slot.profile for slot in left_out}
     names = (name.strip() for name in pinned.get("COMPOSE_PROFILES", "").split(","))
     return ",".join(name for name in names if name and name not in dropped)
 
@@ -153,11 +205,14 @@ def write_choices(layout: Layout, choices: Choices) -> None:
         elif variable in old.names and variable in old.pinned:
             lines.append(f"# {PINNED} {variable}={old.pinned[variable]}")
             lines.append(f"{variable}={old.names[variable]}")
-    others = [Choice(SLOTS[name], "", "", LEFT_OUT) for name in old.left_out if name in SLOTS]
+    others = [SLOTS[name] for name in old.left_out if name in SLOTS]
     profiles = profiles_without(
         {"COMPOSE_PROFILES": choices.profiles},
-        [choice for choice in others if choice.slot.variable not in fresh],
+        [slot for slot in others if slot.variable not in fresh],
     )
+    names = {**dict.fromkeys(old.left_out, ""), **old.names}
+    names.update({choice.slot.variable: choice.name for choice in choices.choices})
+    lines.extend(f"{name}={value}" for name, value in extra_variables(names).items())
     lines.append(f"COMPOSE_PROFILES={profiles}")
     lines.append(f"AGL_NOFILE={choices.nofile}")
     text = HEADER + "\n".join(lines) + "\n"

@@ -10,6 +10,7 @@ import tarfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, cast
 
 from agl.errors import EnvironmentFault
@@ -21,6 +22,7 @@ PROJECT_LABEL = "com.docker.compose.project"
 SERVICE_LABEL = "com.docker.compose.service"
 ONEOFF_LABEL = "com.docker.compose.oneoff"
 CONFIG_HASH_LABEL = "com.docker.compose.config-hash"
+CONFIG_FILES_LABEL = "com.docker.compose.project.config_files"
 ANSWER_SECONDS = 60
 SILENT_PULL_SECONDS = 45
 SILENT_LOAD_SECONDS = 900
@@ -35,6 +37,7 @@ class Container:
         config_hash: Compose's own digest of the settings it was made from.
         out_of_memory: Its last end was that of a process which wanted more than that.
         published: (host address, host port) by container port, such as ``4747/tcp``.
+        compose_file: Name of the compose file it was made from.
     """
 
     id: str
@@ -53,6 +56,7 @@ class Container:
     out_of_memory: bool = False
     command: tuple[str, ...] = ()
     published: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    compose_file: str = ""
 
     @property
     def running(self) -> bool:
@@ -156,6 +160,7 @@ class Engine:
             config_hash=config["Labels"].get(CONFIG_HASH_LABEL, ""),
             out_of_memory=bool(state.get("OOMKilled")),
             command=tuple(texts(config.get("Cmd"))),
+            compose_file=PurePath(config["Labels"].get(CONFIG_FILES_LABEL, "")).name,
             published={
                 port: (str(bound[0]["HostIp"]), str(bound[0]["HostPort"]))
                 for port, bindings in mapping(host.get("PortBindings")).items()

@@ -13,6 +13,7 @@ Every file is written beside its place and renamed, so a reader sees the old one
 from __future__ import annotations
 
 import argparse
+import base64
 import os
 import re
 import secrets
@@ -24,10 +25,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agl.errors import EnvironmentFault, UsageError
+from agl.ops.mongo_data import check_mongo_data
 from agl.ops.options import LineParser
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 MAX_SECRET_BYTES = 4096
 _TEMPORARY = ".tmp-"
@@ -37,20 +39,37 @@ _HOST_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
 
 @dataclass(frozen=True)
 class Secret:
-    """One secret: the uid and gid of the service that reads it, and which text it may hold."""
+    """One secret: the uid and gid of the service that reads it, which text, how it is made."""
 
     name: str
     uid: int
     gid: int
     pattern: re.Pattern[str]
     rule: str
+    make: Callable[[], str] = lambda: secrets.token_urlsafe(32)
 
 
+def _key() -> str:
+    """A key file for MongoDB: the characters of base64, 1024 of them at most."""
+    return base64.b64encode(secrets.token_bytes(567)).decode()
+
+
+_ONE_LINE = re.compile(r"[^\x00-\x1f\x7f]+")
 SECRETS = {
     secret.name: secret
     for secret in (
         Secret("api-token", 10001, 10001, re.compile(r"[!-~]+"), "visible ASCII, no blanks"),
-        Secret("grafana-admin-password", 472, 0, re.compile(r"[^\x00-\x1f\x7f]+"), "one line"),
+        Secret("grafana-admin-password", 472, 0, _ONE_LINE, "one line"),
+        Secret(
+            "mongo-keyfile",
+            *(999, 999),
+            re.compile(r"[A-Za-z0-9+/=]{6,1024}"),
+            "6 to 1024 characters of base64",
+            _key,
+        ),
+        Secret("mongo-root-password", 999, 999, _ONE_LINE, "one line"),
+        Secret("mongo-store-password", 10001, 10001, _ONE_LINE, "one line"),
+        Secret("mongo-exporter-password", 10001, 10001, _ONE_LINE, "one line"),
     )
 }
 
@@ -98,6 +117,8 @@ def main(argv: list[str], prog: str) -> int:
 
 
 def _apply(options: argparse.Namespace, folders: Folders) -> None:
+    if options.mongo_data:
+        check_mongo_data(options.mongo_data)
     names: list[str] = options.secret
     for name in names:
         print(f"init: {name}: {ensure_secret(_known(name), folders)}")
@@ -157,7 +178,7 @@ def ensure_secret(secret: Secret, folders: Folders) -> str:
     elif current:
         done, wanted = "there already", current
     else:
-        done, wanted = "created", secrets.token_urlsafe(32).encode()
+        done, wanted = "created", secret.make().encode()
     if current != wanted or not _belongs_to(path, secret):
         write_atomically(path, wanted, mode=0o400, owner=(secret.uid, secret.gid))
     return done
@@ -408,6 +429,12 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--secret", action="append", default=[], metavar="NAME", help="secret to make sure of"
+    )
+    parser.add_argument(
+        "--mongo-data",
+        type=Path,
+        metavar="DIR",
+        help="MongoDB's data folder, refused when MongoDB 8.0 cannot open it",
     )
     parser.add_argument(
         "--render", type=Path, metavar="DIR", help="repository folder to take configuration from"

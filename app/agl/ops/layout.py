@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MODES = {
     "memory": "compose.prometheus-memory-store.yml",
+    "mongo": "compose.prometheus-mongo-store.yml",
     "store": "compose.store.yml",
 }
 DEFAULT_MODE = "memory"
@@ -67,6 +68,11 @@ class Layout:
     def variables(self) -> dict[str, str]:
         """All variables in force: env files, then the environment over them."""
         return effective(self.env_files, self.environ)
+
+    @property
+    def external_mongo(self) -> str:
+        """``AGL_MONGO_URI``: a MongoDB of the site's own, instead of the container; or empty."""
+        return self.variables().get("AGL_MONGO_URI", "")
 
     def pinned(self) -> dict[str, str]:
         """The variables without what ``images`` wrote: the versions this site asks for."""

@@ -18,11 +18,20 @@ from agl.ops.engine import Container, Engine, Leftovers
 from agl.ops.health import FAILED, STARTING, ServiceHealth
 from agl.ops.images import ImageOptions, ImageStep
 from agl.ops.layout import Layout
+from agl.ops.mongo_data import NEED_DOWNGRADE, too_new
 from agl.ops.permission import with_docker_group
 from agl.ops.preflight import INSTALL, JOIN_GROUP, WARN, Check, failures, render, run_checks
 from agl.ops.transport import Transport
 from agl.ops.turn import interruptible, turn
-from agl.ops.view import View, Watcher, progress_lines, summary, watcher
+from agl.ops.view import (
+    View,
+    Watcher,
+    lab_stand_ins,
+    progress_lines,
+    running_mode,
+    summary,
+    watcher,
+)
 
 LOOK_SECONDS = 0.5
 DAEMON_SECONDS = 15
@@ -69,18 +78,20 @@ def up(layout: Layout, console: Console, options: UpOptions) -> None:
         _agree_to_loss(engine, compose, console, yes=options.yes)
         view = Start(engine, compose, console, options).run(watcher(layout, engine, compose))
     console.line()
-    console.heading("The bundle is up.")
+    lab = " on LAB STAND-INS, for trials and tests only" if lab_stand_ins(view.containers) else ""
+    console.heading(f"The bundle is up{lab}.")
     for line in summary(layout, engine, view):
         console.line(line)
 
 
 def ready_machine(layout: Layout, console: Console, options: UpOptions) -> None:
     """Preflight, and Docker installed if that is all that is missing and it is agreed to."""
-    checks = run_checks(layout, options.mode)
+    lab = options.images.lab
+    checks = run_checks(layout, options.mode, lab=lab)
     wrong = failures(checks)
     if wrong and all(check.by_up == INSTALL for check in wrong):
         install_docker(layout, console, yes=options.yes)
-        checks = run_checks(layout, options.mode)
+        checks = run_checks(layout, options.mode, lab=lab)
         wrong = failures(checks)
     if [check.by_up for check in wrong] == [JOIN_GROUP]:
         with_docker_group(layout.environ, console, yes=options.yes)
@@ -139,7 +150,10 @@ def _images(layout: Layout, engine: Engine, console: Console, options: UpOptions
 
 def _agree_to_loss(engine: Engine, compose: Compose, console: Console, *, yes: bool) -> None:
     """Before a running store is made anew: what it holds in memory goes with it."""
-    stores = [item for item in engine.containers() if item.service == "app" and item.running]
+    containers = engine.containers()
+    if running_mode(containers) == "mongo":
+        return
+    stores = [item for item in containers if item.service == "app" and item.running]
     if not any(compose.would_recreate(engine, store) for store in stores):
         return
     loss = (
@@ -215,6 +229,8 @@ class Start:
 
     def _fail(self, view: View, service: str, detail: str) -> None:
         container = next((item for item in view.containers if item.service == service), None)
+        if container and service == "mongo" and container.exit_code == NEED_DOWNGRADE:
+            raise too_new()
         see = ""
         if container:
             lines = telling(self.engine.logs(container.id, LOG_LINES * 20))
@@ -285,9 +301,9 @@ def down(layout: Layout, console: Console, *, volumes: bool) -> None:
 
 
 def _compose_down(layout: Layout, containers: list[Container]) -> None:
-    """Compose stops services in the order of their dependencies; any mode's file will do."""
+    """Compose stops services in the order of their dependencies."""
     if containers:
-        compose = Compose(layout, "memory")
+        compose = Compose(layout, running_mode(containers))
         compose.run("--profile", "*", "down", "--remove-orphans")
 
 

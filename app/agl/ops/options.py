@@ -52,6 +52,22 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_lab(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--lab",
+        action="store_true",
+        help="mode mongo: run stand-ins for MongoDB and its exporter, for trials and tests only",
+    )
+
+
+def check_lab(options: argparse.Namespace) -> None:
+    """Raises UsageError when ``--lab`` has nothing to stand in for."""
+    if options.lab and options.mode != "mongo":
+        raise UsageError(f"--lab belongs to mode mongo, not to {options.mode}")
+    if options.lab and getattr(options, "offline", None):
+        raise UsageError("--offline takes the images from a file: not with --lab")
+
+
 def add_yes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-y", "--yes", action="store_true", help="ask no question")
 
@@ -71,6 +87,7 @@ def up_parser(prog: str) -> argparse.ArgumentParser:
     add_mode(parser)
     add_yes(parser)
     add_image_options(parser)
+    add_lab(parser)
     parser.add_argument(
         "--check", action="store_true", help="only look whether this machine is ready"
     )

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agl.errors import AglError, UsageError
-from agl.ops import dockercli, machine
+from agl.ops import dockercli, machine, preflight_mongo
 from agl.ops.layout import DEFAULT_MODE, Layout, check_mode, find_layout
-from agl.ops.options import up_parser
+from agl.ops.options import check_lab, up_parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -74,14 +74,16 @@ class Situation:
     mode: str
     variables: Mapping[str, str]
     docker: dockercli.DockerFacts
+    lab: bool = False
 
     def get(self, name: str, default: str) -> str:
         return self.variables.get(name) or default
 
 
-def run_checks(layout: Layout, mode: str = DEFAULT_MODE) -> list[Check]:
+def run_checks(layout: Layout, mode: str = DEFAULT_MODE, *, lab: bool = False) -> list[Check]:
     """Every check for ``mode``, in the order in which a person would put things right."""
-    situation = Situation(layout, mode, layout.variables(), dockercli.read_docker(layout.environ))
+    docker = dockercli.read_docker(layout.environ)
+    situation = Situation(layout, mode, layout.variables(), docker, lab)
     checks: list[Callable[[Situation], Iterable[Check]]] = [
         check_architecture,
         check_system,
@@ -96,6 +98,7 @@ def run_checks(layout: Layout, mode: str = DEFAULT_MODE) -> list[Check]:
         check_memory,
         check_nofile,
         check_sizes,
+        check_mongo,
     ]
     return [result for check in checks for result in check(situation)]
 
@@ -362,6 +365,8 @@ def check_sizes(situation: Situation) -> Iterable[Check]:
     """Limits that are no sizes, and a metrics folder that the store's limit does not allow for."""
     monitored = situation.mode != "store"
     known = (*STORE_MEMORY, *((*MONITORING_MEMORY, METRICS_FOLDER) if monitored else ()))
+    if situation.mode == "mongo":
+        known = (*known, *preflight_mongo.MONGO_MEMORY)
     sizes: dict[str, int] = {}
     for name, default in known:
         raw = situation.get(name, default)
@@ -376,6 +381,23 @@ def check_sizes(situation: Situation) -> Iterable[Check]:
         yield Check(
             "AGL_APP_MEMORY", FAIL, found, "export AGL_APP_MEMORY=4g AGL_MULTIPROC_SIZE=256m"
         )
+
+
+def check_mongo(situation: Situation) -> Iterable[Check]:
+    """What only the bundle on MongoDB needs."""
+    if situation.mode != "mongo":
+        return
+    found = [*preflight_mongo.check_external(situation.get)]
+    found += preflight_mongo.check_workers(situation.get)
+    if not situation.get("AGL_MONGO_URI", ""):
+        found += preflight_mongo.check_container(
+            situation.get,
+            limit=_bytes(situation.get("AGL_MONGO_MEMORY", "4g")),
+            local=situation.docker.local,
+            lab=situation.lab,
+        )
+    for name, status, what, fix in found:
+        yield Check(name, status, what, fix)
 
 
 def number(raw: str) -> int:
@@ -423,7 +445,9 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """
     try:
         options = up_parser("agl stack up").parse_args(argv)
-        checks = run_checks(find_layout(environ), check_mode(options.mode))
+        check_mode(options.mode)
+        check_lab(options)
+        checks = run_checks(find_layout(environ), options.mode, lab=options.lab)
     except AglError as error:
         print(f"agl stack up: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1

@@ -11,14 +11,21 @@ from rich.console import Console as RichConsole
 from rich.markup import escape
 from rich.table import Table
 
-from agl.ops.choices import STAND_IN_TAG, remember
+from agl.ops.choices import STAND_IN_TAG, is_lab, remember
 from agl.ops.compose import Compose
 from agl.ops.engine import Container, Engine
 from agl.ops.health import READY, ServiceHealth
 from agl.ops.layout import Layout
-from agl.ops.view import View, as_running, missing, require_containers, watcher
+from agl.ops.view import (
+    View,
+    as_running,
+    lab_stand_ins,
+    missing,
+    require_containers,
+    running_mode,
+    watcher,
+)
 
-STORE_SERVICES = {"init", "app"}
 _TABLE_WIDTH = 100
 
 
@@ -34,6 +41,7 @@ class Row:
     memory_limit: int
     image: str
     stand_in: bool
+    lab: bool
 
 
 @dataclass(frozen=True)
@@ -49,10 +57,11 @@ class Status:
         return self.view.ready
 
 
-def read_status(layout: Layout, engine: Engine, mode: str) -> Status:
+def read_status(layout: Layout, engine: Engine) -> Status:
     """Look at the bundle. Raises EnvironmentFault when nothing of it is there."""
     containers = engine.containers()
     require_containers(containers, layout.project)
+    mode = running_mode(containers)
     # What was chosen at the start wins over this shell's environment, as it did then.
     compose = Compose(layout, mode, {**remember(layout).names, **as_running(containers)})
     watch = watcher(layout, engine, compose)
@@ -68,12 +77,6 @@ def read_status(layout: Layout, engine: Engine, mode: str) -> Status:
     return Status(tuple(rows), view, tuple(missing(layout, view)))
 
 
-def running_mode(engine: Engine) -> str:
-    """The mode of the bundle that is there: ``store`` when it has the store alone."""
-    services = {container.service for container in engine.containers()}
-    return "store" if services and services <= STORE_SERVICES else "memory"
-
-
 def _row(item: ServiceHealth, container: Container | None, memory: Mapping[str, int]) -> Row:
     return Row(
         service=item.service,
@@ -84,6 +87,7 @@ def _row(item: ServiceHealth, container: Container | None, memory: Mapping[str, 
         memory_limit=container.memory_limit if container else 0,
         image=container.image if container else "",
         stand_in=bool(container and container.image.endswith(f":{STAND_IN_TAG}")),
+        lab=bool(container and is_lab(container.image)),
     )
 
 
@@ -101,6 +105,7 @@ def as_json(status: Status) -> dict[str, Any]:
                 "memory_limit_bytes": row.memory_limit,
                 "image": row.image,
                 "stand_in": row.stand_in,
+                "lab_stand_in": row.lab,
             }
             for row in status.rows
         ],
@@ -130,6 +135,8 @@ def show(status: Status, environ: Mapping[str, str]) -> None:
             console.print(f"  {name:<12} {endpoint.url}")
     for title in status.missing:
         console.print(f"  left out     {title}")
+    for text in lab_stand_ins(status.view.containers):
+        console.print(f"  LAB          {text}")
 
 
 def _show_narrow(console: RichConsole, status: Status) -> None:
@@ -138,7 +145,7 @@ def _show_narrow(console: RichConsole, status: Status) -> None:
         style = "green" if row.state == READY else "red"
         console.print(f"[{style}]{row.state}[/] {row.service}", overflow="fold")
         memory = f"{_mib(row.memory)} of {_mib(row.memory_limit)}"
-        for line in (row.detail, f"{memory}, restarts {row.restarts}", row.image):
+        for line in (row.detail, f"{memory}, restarts {row.restarts}", _image(row)):
             if line:
                 console.print(f"  {escape(line)}", overflow="fold")
     for target in status.view.targets or ():
@@ -146,6 +153,11 @@ def _show_narrow(console: RichConsole, status: Status) -> None:
         console.print(f"[{style}]{target.health}[/] target {target.job}", overflow="fold")
         if target.error:
             console.print(f"  {escape(target.error)}", overflow="fold")
+
+
+def _image(row: Row) -> str:
+    note = " (LAB STAND-IN)" if row.lab else " (stand-in)" if row.stand_in else ""
+    return row.image + note
 
 
 def _services_table(status: Status) -> Table:
@@ -157,7 +169,6 @@ def _services_table(status: Status) -> Table:
     table.add_column("IMAGE", overflow="fold")
     for row in status.rows:
         style = "green" if row.state == READY else "red"
-        image = f"{row.image} (stand-in)" if row.stand_in else row.image
         table.add_row(
             row.service,
             f"[{style}]{row.state}[/]",
@@ -165,7 +176,7 @@ def _services_table(status: Status) -> Table:
             str(row.restarts),
             _mib(row.memory),
             _mib(row.memory_limit),
-            escape(image),
+            escape(_image(row)),
         )
     return table
 

@@ -114,7 +114,7 @@ class Transport:
         ]
         return Choices(
             choices=(*filled, *missing),
-            profiles=profiles_without(self.layout.pinned(), missing),
+            profiles=profiles_without(self.layout.pinned(), [choice.slot for choice in missing]),
             nofile=nofile(self.layout),
         )
 

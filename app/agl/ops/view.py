@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from agl.errors import EnvironmentFault
-from agl.ops.choices import SLOTS, remember
+from agl.ops.choices import is_lab, remember, used_slots
 from agl.ops.compose import Compose, Service
 from agl.ops.engine import Container, Engine
 from agl.ops.health import (
@@ -25,7 +25,7 @@ from agl.ops.health import (
     refuses,
     store_scheme,
 )
-from agl.ops.layout import Layout
+from agl.ops.layout import DEFAULT_MODE, MODES, Layout
 from agl.ops.secrets import API_TOKEN, read_secret
 
 _PUBLISHED = (
@@ -165,6 +165,7 @@ def summary(layout: Layout, engine: Engine, view: View) -> list[str]:
     if "prometheus" in view.endpoints:
         rows.append(("Prometheus", view.endpoints["prometheus"].url))
     rows.extend(("left out", title) for title in missing(layout, view))
+    rows.extend(("LAB", text) for text in lab_stand_ins(view.containers))
     rows.append(("look", _script(layout, "status")))
     rows.append(("stop", _script(layout, "down")))
     return [f"  {name:<12} {text}" for name, text in rows]
@@ -172,12 +173,27 @@ def summary(layout: Layout, engine: Engine, view: View) -> list[str]:
 
 def missing(layout: Layout, view: View) -> list[str]:
     """Services that were left out since their image is not to be had, with the image."""
-    known = remember(layout)
+    left_out = remember(layout).left_out
     present = {container.service for container in view.containers}
     return [
-        f"{SLOTS[variable].title} ({pinned} cannot be pulled here)"
-        for variable, pinned in known.left_out.items()
-        if "prometheus" in view.endpoints and SLOTS[variable].title not in present
+        f"{slot.title} ({left_out[slot.variable]} cannot be pulled here)"
+        for slot in used_slots(layout, running_mode(view.containers))
+        if slot.variable in left_out and slot.title not in present
+    ]
+
+
+def running_mode(containers: Iterable[Container]) -> str:
+    """The mode that the containers were started in."""
+    files = {container.compose_file for container in containers}
+    return next((mode for mode, file in MODES.items() if file in files), DEFAULT_MODE)
+
+
+def lab_stand_ins(containers: Iterable[Container]) -> list[str]:
+    """What is not the real thing, and good for trials and tests only."""
+    return [
+        f"{container.service} is a LAB STAND-IN ({container.image}), for trials and tests only"
+        for container in containers
+        if is_lab(container.image)
     ]
 
 

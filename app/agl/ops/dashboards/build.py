@@ -17,9 +17,9 @@ from pathlib import Path
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from agl.ops.dashboards import store
+from agl.ops.dashboards import mongo, store
 
-BOARDS: Mapping[str, Callable[[], Dashboard]] = {store.UID: store.build}
+BOARDS: Mapping[str, Callable[[], Dashboard]] = {store.UID: store.build, mongo.UID: mongo.build}
 
 
 def render(board: Dashboard) -> str:
