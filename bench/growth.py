@@ -23,6 +23,7 @@ import psutil
 
 from agl.store.memory import InMemoryLightningStore
 from agl.types import EnqueueRolloutRequest, RolloutConfig, Span
+from agl.utils.garbage import spare_old_objects
 from agl.utils.metrics import PrometheusMetricsBackend
 from agl.utils.ownership import share_objects
 from bench.in_process import InProcessServer
@@ -34,6 +35,21 @@ NEVER = 2**50
 PARTS = ("plain", "tracker", "stalls")
 Call = Callable[[], Awaitable[object]]
 Ids = tuple[str, str]
+
+
+QUESTIONS = {
+    "statistics": (1000, "/statistics", ""),
+    "stuck": (100, "/stuck", ""),
+    "stuck_1000": (20, "/stuck", "limit=1000"),
+    "first_page": (100, "/rollouts", "limit=100"),
+    "first_page_by_status": (100, "/rollouts", "limit=100&status_in=succeeded&status_in=failed"),
+    "deep_page_by_status": (3, "/rollouts", "limit=100&offset=400000&status_in=succeeded"),
+    "newest_page": (3, "/rollouts", "limit=100&sort_by=start_time&sort_order=desc"),
+    "page_by_end": (3, "/rollouts", "limit=100&sort_by=end_time"),
+    "deep_page_by_id": (3, "/rollouts", "limit=100&offset=400000&sort_by=rollout_id"),
+    "page_by_part_of_id": (3, "/rollouts", "limit=100&rollout_id_contains=abc"),
+}
+"""How often to ask and what; the answers are whole requests."""
 
 
 class ClockedStore(InMemoryLightningStore):
@@ -258,7 +274,7 @@ async def longest_gap(work: Awaitable[object]) -> float:
 
 
 async def stalls(rollouts: int, spans: int) -> dict[str, Any]:
-    """Evict half of all spans, let every unfinished rollout time out, ask for statistics."""
+    """Longest gaps of what touches a lot: eviction, the watchdog, questions over everything."""
     total = rollouts * spans
     store = ClockedStore(
         eviction_memory_threshold=total,
@@ -268,12 +284,13 @@ async def stalls(rollouts: int, spans: int) -> dict[str, Any]:
     load = Load(store, rollouts, spans)
     await load.start(RolloutConfig(timeout_seconds=86_400.0))
     await load.fill(2)
-    gc.collect()
-    gc.freeze()
+    spare_old_objects()  # as a server does
+
+    server = InProcessServer(store, None)
 
     async def evict() -> None:
         while (await store.statistics())["total_span_bytes"] > total // 2:
-            await store.add_span(load.span(load.started[-1], 100))
+            await server.call("POST", "/spans", load.span_json(load.started[-1], 100))
             await asyncio.sleep(0)
 
     async def time_out() -> None:
@@ -286,16 +303,17 @@ async def stalls(rollouts: int, spans: int) -> dict[str, Any]:
             unfinished = running.total > 0
         watching.cancel()
 
-    async def ask() -> None:
-        for _ in range(1000):
-            await store.statistics()
+    async def ask(times: int, path: str, query: str = "") -> None:
+        for _ in range(times):
+            await server.call("GET", path, query=query.encode())
             await asyncio.sleep(0)
 
     figures = {
-        "eviction_ms": await longest_gap(evict()),
-        "watchdog_ms": await longest_gap(time_out()),
-        "statistics_ms": await longest_gap(ask()),
+        f"{name}_ms": await longest_gap(ask(times, path, query))
+        for name, (times, path, query) in QUESTIONS.items()
     }
+    figures["eviction_ms"] = await longest_gap(evict())
+    figures["watchdog_ms"] = await longest_gap(time_out())
     statistics = await store.statistics()
     return {**figures, "evicted_spans": statistics["evicted_spans"]}
 

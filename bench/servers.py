@@ -41,7 +41,7 @@ def serving(variant: str) -> Generator[Running]:
     Raises:
         RuntimeError: it does not start.
     """
-    port = _free_port()
+    port = free_port()
     with _metrics_folder() as folder, tempfile.TemporaryFile() as log:
         environment = {name: value for name, value in os.environ.items() if name[:5] != "PROME"}
         if variant == "ours":
@@ -96,7 +96,7 @@ def _metrics_folder() -> Generator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -26,8 +26,20 @@ BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 
 MULTIPROC_DIR_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 LOG_FORMAT_VARIABLE = "AGL_LOG_FORMAT"
+TLS_CERT_VARIABLE = "AGL_TLS_CERT"
+TLS_KEY_VARIABLE = "AGL_TLS_KEY"
+_MONGO_VARIABLES = {
+    "mongo_uri": "AGL_MONGO_URI",
+    "mongo_uri_file": "AGL_MONGO_URI_FILE",
+    "mongo_user": "AGL_MONGO_USER",
+    "mongo_password_file": "AGL_MONGO_PASSWORD_FILE",
+    "mongo_database": "AGL_MONGO_DATABASE",
+    "partition_id": "AGL_PARTITION_ID",
+}
 
 DEFAULT_MONGO_URI = "mongodb://localhost:27017/?replicaSet=rs0"
+DEFAULT_DATABASE = "agentlightning"
+DEFAULT_PARTITION = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +50,26 @@ class EnvironmentSettings:
         log_format: ``AGL_LOG_FORMAT``; ``auto`` when unset or empty.
         multiproc_dir: ``PROMETHEUS_MULTIPROC_DIR`` as it was given; ``None`` when unset, the empty
             string when set to nothing (``prometheus_client`` takes that as set, too).
+        tls_cert: ``AGL_TLS_CERT``, what ``agl store --tls-cert`` is when it is not given.
+        tls_key: ``AGL_TLS_KEY``, likewise.
+        mongo_uri: ``AGL_MONGO_URI``; this and the ones below are empty when unset.
+        mongo_uri_file: ``AGL_MONGO_URI_FILE``.
+        mongo_user: ``AGL_MONGO_USER``.
+        mongo_password_file: ``AGL_MONGO_PASSWORD_FILE``.
+        mongo_database: ``AGL_MONGO_DATABASE``.
+        partition_id: ``AGL_PARTITION_ID``.
     """
 
     log_format: LogFormat = "auto"
     multiproc_dir: str | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    mongo_uri: str = field(default="", repr=False)
+    mongo_uri_file: str = ""
+    mongo_user: str = ""
+    mongo_password_file: str = ""
+    mongo_database: str = ""
+    partition_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +78,25 @@ class LogSettings:
 
     level: LogLevel = "INFO"
     format: LogFormat = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class MongoSettings:
+    """Which data of which MongoDB; secrets are left out of its ``repr``.
+
+    Attributes:
+        uri: Connection string.
+        user: User that logs in; ``None`` means the one in ``uri``, if any.
+        password: The password of ``user``.
+        database: Name of the database.
+        partition_id: The part of the database that one store has for itself.
+    """
+
+    uri: str = field(default=DEFAULT_MONGO_URI, repr=False)
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    database: str = DEFAULT_DATABASE
+    partition_id: str = DEFAULT_PARTITION
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +110,9 @@ class StoreSettings:
         trackers: Metrics backends, in the order given, without duplicates.
         n_workers: Server processes.
         backend: Where the data lives.
-        mongo_uri: Connection string, used by the mongo backend only.
+        mongo: Where the mongo backend has its data; ``None`` with any other backend.
+        exclusive_partition: Refuse to start where another live server uses the partition.
+        worker_max_requests: Requests after which a server process is replaced; ``None`` for never.
         api_token_file: File that holds the API token; ``None`` means no token.
         published_on: Address a container's port is published on; ``None`` means not said.
         tls_cert: PEM file with the certificate chain; ``None`` means plain HTTP.
@@ -80,7 +129,9 @@ class StoreSettings:
     trackers: tuple[TrackerName, ...] = ()
     n_workers: int = 1
     backend: BackendName = "memory"
-    mongo_uri: str = DEFAULT_MONGO_URI
+    mongo: MongoSettings | None = None
+    exclusive_partition: bool = False
+    worker_max_requests: int | None = None
     api_token_file: Path | None = None
     published_on: str | None = None
     tls_cert: Path | None = None
@@ -98,6 +149,7 @@ class ExporterSettings:
     host: str = "0.0.0.0"
     port: int = 4748
     metrics_path: str = "/v1/prometheus"
+    auth_file: Path | None = None
     access_log: bool = False
     log: LogSettings = LogSettings()
 
@@ -121,7 +173,14 @@ def load_environment(environ: Mapping[str, str] | None = None) -> EnvironmentSet
     return EnvironmentSettings(
         log_format=log_format,
         multiproc_dir=source.get(MULTIPROC_DIR_VARIABLE),
+        tls_cert=_path(source.get(TLS_CERT_VARIABLE)),
+        tls_key=_path(source.get(TLS_KEY_VARIABLE)),
+        **{name: source.get(variable, "").strip() for name, variable in _MONGO_VARIABLES.items()},
     )
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
 
 
 def process_environment() -> dict[str, str]:

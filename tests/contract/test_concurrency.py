@@ -52,7 +52,7 @@ class Crowded:
 
     async def _leave(self) -> None:
         if isinstance(self.store, LightningStoreClient):
-            await self.store._transport.session().close()  # that of this event loop
+            await (await self.store._transport.session()).close()  # that of this event loop
         if isinstance(self.store, MongoLightningStore):
             await self.store.leave_loop()
 

@@ -1,4 +1,4 @@
-"""Random calls, clocks and failures against a simple model of the rules.
+"""Random calls, clocks and failures, and stories made of them, against a model of the rules.
 
 The same examples run every time. ``AGL_EXPLORE=20 pytest tests/contract/test_model.py`` looks at
 20 times as many, at random; what it finds is printed as a program to paste into a test.
@@ -13,7 +13,8 @@ import stores_http
 import stores_mongo
 from conftest import FACTORIES
 from hypothesis.stateful import run_state_machine_as_test
-from store_machine import CLOCK, FailingStoreMachine, StoreMachine, profile
+from store_machine import CLOCK, profile
+from store_scenarios import FailingScenarioMachine, ScenarioMachine
 
 from agl.store.base import LightningStore
 from agl.store.collection_based import CollectionBasedLightningStore
@@ -38,7 +39,7 @@ def local_backend(store: LightningStore) -> InMemoryLightningStore:
 
 @pytest.mark.parametrize("kind", LOCAL)
 def test_a_store_in_this_process_follows_the_rules(kind: str) -> None:
-    class Machine(FailingStoreMachine):
+    class Machine(FailingScenarioMachine):
         factories = (FACTORIES[kind],)
         backend_of = staticmethod(local_backend)
 
@@ -47,7 +48,7 @@ def test_a_store_in_this_process_follows_the_rules(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", REMOTE)
 def test_a_store_behind_a_server_follows_the_rules(kind: str) -> None:
-    class Machine(StoreMachine):
+    class Machine(ScenarioMachine):
         factories = (FACTORIES[kind],)
         remote = True
 
@@ -60,7 +61,7 @@ def test_a_store_behind_a_server_follows_the_rules(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", MONGO)
 def test_a_store_in_mongodb_follows_the_rules(kind: str) -> None:
-    class Machine(StoreMachine):
+    class Machine(ScenarioMachine):
         factories = (partial(FACTORIES[kind], heartbeat_seconds=0),)
         backend_of = staticmethod(lambda store: store)
 

@@ -44,10 +44,10 @@ def stores(port: int, folder: Path) -> Iterator[StartStore]:
             command = [AGL, "store", "--host", "127.0.0.1", "--port", str(port), *options]
             process = subprocess.Popen(command, stdout=log, stderr=log)
         started.append(process)
-        limit = time.monotonic() + 30
+        limit = time.monotonic() + 60
         while not answers(port):
             assert process.poll() is None, (folder / "store.log").read_text()
-            assert time.monotonic() < limit, "the store did not answer within 30 s"
+            assert time.monotonic() < limit, "the store did not answer within 60 s"
             time.sleep(0.05)
         return process
 
@@ -71,6 +71,18 @@ def answers(port: int) -> bool:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/agl/health", timeout=1).close()
         return True
     return False
+
+
+def wait_for_rollouts(port: int, more_than: int) -> None:
+    """Until the store on this port has more than so many."""
+    limit = time.monotonic() + 60
+    url = f"http://127.0.0.1:{port}/v1/agl/statistics"
+    while True:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            if json.load(answer)["total_rollouts"] > more_than:
+                return
+        assert time.monotonic() < limit
+        time.sleep(0.01)
 
 
 def post(url: str, body: dict[str, Any]) -> Any:
@@ -193,7 +205,7 @@ def test_a_store_killed_in_the_middle_is_reported(tmp_path: Path) -> None:
         try:
             assert run.stderr is not None
             assert run.stderr.readline().startswith("batch 1: 60 of 180")
-            time.sleep(0.3)
+            wait_for_rollouts(port, more_than=60)
             os.kill(first.pid, signal.SIGKILL)
             first.wait(10)
             start()

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from processes import BIN, free_port, run_agl, running_agl, wait_until_answering
+from ports import free_port
+from processes import BIN, run_agl, running_agl, wait_until_answering, wait_until_read
 
 from agl import __version__
 from agl.cli import COMMANDS, main
@@ -101,7 +102,6 @@ def test_start_is_light() -> None:
         (["--port", "९"], "is not a port"),
         (["--n-workers", "0"], "argument --n-workers: '0' is not a number of processes"),
         (["--n-workers", "2"], "the memory backend keeps its data in one process"),
-        (["--backend", "mongo"], "the MongoDB backend is not part of this version yet"),
         (["--backend", "x"], "argument --backend: invalid choice: 'x'"),
         (["--tracker", "x"], "argument --tracker: invalid choice: 'x'"),
         (["--tracker"], "argument --tracker: expected at least one argument"),
@@ -286,7 +286,7 @@ def test_store_finishes_an_open_request_before_it_ends() -> None:
                 f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
             )
             client.sendall(head.encode() + body[:4])
-            time.sleep(0.3)
+            wait_until_read(port, 1)
             process.send_signal(signal.SIGTERM)
             time.sleep(0.3)
             client.sendall(body[4:])

@@ -15,6 +15,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from ports import free_port
 from rest_support import LOOPBACK, launcher_args, serving, span
 
 from agl.errors import InvalidRequestError, RolloutNotFoundError
@@ -22,7 +23,6 @@ from agl.store.client_server import LightningStoreClient
 from agl.store.memory import InMemoryLightningStore
 from agl.store.rest.transport import split_credentials
 from agl.types import AttemptUpdate, EnqueueRolloutRequest, Rollout
-from agl.utils.listening import free_port
 from agl.utils.server_launcher import PythonServerLauncher
 
 Answer = Callable[[str, str], tuple[int, Any]]
@@ -176,7 +176,7 @@ async def test_a_request_that_takes_too_long_is_given_up() -> None:
 
 
 async def test_a_wait_may_be_longer_than_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agl.store.rest.client.WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("agl.store.rest.calls.rollouts.WAIT_SECONDS", 0.1)
     async with serving() as server:
         client = LightningStoreClient(server.endpoint, request_timeout=5, retry_delays=())
         first, second = await client.start_rollout(1), await client.start_rollout(2)
@@ -309,6 +309,56 @@ async def test_spans_go_one_by_one_where_the_server_has_no_batches() -> None:
     ]
 
 
+async def test_a_server_that_has_become_an_old_one_is_noticed() -> None:
+    bulk = {"features": ["spans-batch", "sequence-ids-batch", "attempts-batch"]}
+    healths: list[Any] = [bulk, {}, bulk, {}, bulk, {}]
+    bodies: dict[str, Any] = {
+        "/spans": span("r", "a").model_dump(),
+        "/spans/next": {"sequence_id": 7},
+        "/rollouts/r/attempts/a": {
+            "rollout_id": "r", "attempt_id": "a", "sequence_id": 1, "start_time": 1
+        },
+    }  # fmt: skip
+    missing = {"/spans/batch": 405, "/spans/next/batch": 404, "/attempts/batch": 405}
+
+    def answer(method: str, path: str) -> tuple[int, Any]:
+        if path == "/health":
+            return 200, {"status": "ok", **healths.pop(0)}
+        return (missing[path], {"detail": "No"}) if path in missing else (200, bodies[path])
+
+    update = AttemptUpdate(rollout_id="r", attempt_id="a", status="running")
+    calls: list[Callable[[LightningStoreClient], Awaitable[Any]]] = [
+        lambda client: client.add_many_spans([span("r", "a"), span("r", "a")]),
+        lambda client: client.get_many_span_sequence_ids([("r", "a"), ("r", "a")]),
+        lambda client: client.update_many_attempts([update, update]),
+    ]
+    for call, new in zip(calls, missing, strict=True):
+        old = new.replace("/attempts", "/rollouts/r/attempts/a").removesuffix("/batch")
+        async with scripted(answer) as (client, server):
+            assert len(await call(client)) == 2
+            assert len(await call(client)) == 2
+        assert server.asked == ["/health", new, old, old, "/health", old, old]
+
+
+async def test_a_session_ends_with_its_event_loop() -> None:
+    """Every loop that dies used to leave a connection behind."""
+    async with serving(InMemoryLightningStore(thread_safe=True)) as server:
+        client = LightningStoreClient(server.endpoint)
+        sessions: list[aiohttp.ClientSession] = []
+
+        async def ask() -> None:
+            await client.statistics()
+            sessions.append(await client._transport.session())
+
+        for _ in range(3):
+            await asyncio.to_thread(asyncio.run, ask())
+        await ask()
+        assert [session.closed for session in sessions] == [True, True, True, False]
+        assert len(client._transport._sessions) == 1
+        await client.close()
+        assert sessions[-1].closed
+
+
 async def test_each_event_loop_has_its_session_and_copies_start_afresh() -> None:
     async with serving(InMemoryLightningStore(thread_safe=True)) as server:
         client = LightningStoreClient(server.endpoint, retry_delays=(0.5,))
@@ -319,7 +369,7 @@ async def test_each_event_loop_has_its_session_and_copies_start_afresh() -> None
 
         async def ask_and_leave() -> None:
             await ask()
-            await client._transport.session().close()
+            await (await client._transport.session()).close()
 
         threads = [threading.Thread(target=asyncio.run, args=(ask_and_leave(),)) for _ in range(4)]
         for thread in threads:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,7 +19,7 @@ from agl.store.memory import InMemoryLightningStore
 from agl.store.rest.client import LightningStoreClient
 from agl.store.rest.errors import HttpError, Reply
 from agl.store.rest.replays import Replays
-from agl.types import AttemptUpdate, EnqueueRolloutRequest
+from agl.types import AttemptUpdate, EnqueueRolloutRequest, Span
 
 API = "/v1/agl"
 Proxied = tuple[InMemoryLightningStore, CuttingProxy, LightningStoreClient]
@@ -82,6 +83,36 @@ async def test_versions_attempts_and_spans_happen_once() -> None:
         assert found is not None
         assert (found.status, done.status) == ("succeeded", "succeeded")
         assert len(proxy.lost) == 8
+
+
+async def test_spans_stored_by_a_lost_request_count_as_new() -> None:
+    async with proxied() as (store, proxy, client):
+        started = await client.start_rollout(1)
+        ids = started.rollout_id, started.attempt.attempt_id
+
+        def numbered(*numbers: int, name: str = "n") -> list[Span]:
+            return [span(*ids, span_id=f"{number:016x}", name=name) for number in numbers]
+
+        await client.add_span(numbered(1, name="earlier")[0])
+        proxy.lose_answers("/spans/batch", times=2)
+        sent = [
+            *numbered(1),
+            *numbered(2, 3, 2),
+            span(*ids, span_id="9", attributes={"nan": math.nan}),
+        ]
+        stored = await client.add_many_spans(sent)
+        assert [one.span_id[-1] for one in stored] == ["2", "3", "9"]
+        assert [one.name for one in stored] == ["n", "n", "demo"]
+
+        proxy.lose_answers("/spans ", times=1)
+        (one,) = numbered(4)
+        assert await client.add_span(one) == one
+        assert await client.add_span(one) is None  # nothing was lost this time
+        proxy.lose_answers("/spans ", times=1)
+        assert await client.add_span(numbered(4, name="another")[0]) is None
+        assert len(proxy.lost) == 4
+        names = [kept.name for kept in await store.query_spans(ids[0], sort_by=None)]
+        assert names == ["earlier", "n", "n", "demo", "n"]
 
 
 async def test_a_lost_dequeue_loses_no_rollout_and_gives_none_to_two_workers() -> None:
@@ -257,7 +288,7 @@ async def test_bulk_calls_and_their_failures() -> None:
 
 
 async def test_many_items_are_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agl.store.rest.client.BATCH_ITEMS", 2)
+    monkeypatch.setattr("agl.store.rest.calls.requests.BATCH_ITEMS", 2)
     async with serving() as server:
         client = LightningStoreClient(server.endpoint)
         requests = [EnqueueRolloutRequest(input=number) for number in range(5)]

@@ -29,18 +29,18 @@ WRITER = """
 import os, sys
 from agl.utils.metrics import PrometheusMetricsBackend
 backend = PrometheusMetricsBackend()
-backend.register_counter("agl.http.total", ["path", "method", "status"])
-backend.register_histogram("agl.http.latency", ["path"], buckets=[0.1, 1.0])
+backend.register_counter("agl.test.total", ["path", "method", "status"])
+backend.register_histogram("agl.test.latency", ["path"], buckets=[0.1, 1.0])
 labels = {"path": "/x", "method": "GET", "status": "200"}
-backend.touch_counter("agl.http.total", labels)
-backend.touch_histogram("agl.http.latency", {"path": "/x"})
+backend.touch_counter("agl.test.total", labels)
+backend.touch_histogram("agl.test.latency", {"path": "/x"})
 print(os.getpid(), flush=True)
 for line in sys.stdin:
     if line == "exec\\n":
         os.execv(sys.executable, [sys.executable, "-c", os.environ["WRITER"]])
     for _ in range(int(line)):
-        backend.inc("agl.http.total", labels)
-        backend.observe("agl.http.latency", 0.5, {"path": "/x"})
+        backend.inc("agl.test.total", labels)
+        backend.observe("agl.test.latency", 0.5, {"path": "/x"})
     print("done", flush=True)
 """
 
@@ -119,7 +119,7 @@ async def sample(exporter: httpx.AsyncClient, series: str) -> float | None:
     return values[0] if values else None
 
 
-TOTAL = 'agl_http_total{method="GET",path="/x",status="200"}'
+TOTAL = 'agl_test_total{method="GET",path="/x",status="200"}'
 
 
 async def test_sum_of_two_processes_from_zero(
@@ -133,10 +133,10 @@ async def test_sum_of_two_processes_from_zero(
     first.count(9)
     second.count(30)
     assert await sample(exporter, TOTAL) == 40
-    assert await sample(exporter, 'agl_http_latency_count{path="/x"}') == 40
-    assert await sample(exporter, 'agl_http_latency_sum{path="/x"}') == 20
-    assert await sample(exporter, 'agl_http_latency_bucket{le="0.1",path="/x"}') == 0
-    assert await sample(exporter, 'agl_http_latency_bucket{le="1.0",path="/x"}') == 40
+    assert await sample(exporter, 'agl_test_latency_count{path="/x"}') == 40
+    assert await sample(exporter, 'agl_test_latency_sum{path="/x"}') == 20
+    assert await sample(exporter, 'agl_test_latency_bucket{le="0.1",path="/x"}') == 0
+    assert await sample(exporter, 'agl_test_latency_bucket{le="1.0",path="/x"}') == 40
 
 
 async def test_totals_survive_restarts_of_the_writer(
@@ -167,6 +167,11 @@ async def test_health_and_both_forms_of_the_path(exporter: httpx.AsyncClient) ->
         assert (await exporter.get(path)).status_code == 404
 
 
+def counted(text: str) -> list[str]:
+    """The samples that server processes have written."""
+    return [line for line in text.splitlines() if line.startswith("agl_test")]
+
+
 async def test_formats_by_negotiation(
     start: Callable[[], Writer], exporter: httpx.AsyncClient
 ) -> None:
@@ -175,25 +180,13 @@ async def test_formats_by_negotiation(
     zipped = await exporter.get("/v1/prometheus", headers={"Accept-Encoding": "gzip"})
     assert "content-encoding" not in plain.headers
     assert zipped.headers["content-encoding"] == "gzip"
-    assert plain.text == zipped.text
+    assert counted(plain.text) == counted(zipped.text)
     open_metrics = await exporter.get(
         "/v1/prometheus", headers={"Accept": "application/openmetrics-text;version=1.0.0"}
     )
     assert open_metrics.headers["content-type"].startswith("application/openmetrics-text")
     assert open_metrics.text.endswith("# EOF\n")
     assert TOTAL in open_metrics.text
-
-
-async def test_a_folder_that_cannot_be_read_is_an_error_not_a_crash(
-    folder: Path, exporter: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    bad = folder / "counter_1.db"
-    bad.touch()
-    answer = await exporter.get("/v1/prometheus")
-    assert answer.status_code == 500
-    assert "could not be read" in caplog.text
-    bad.unlink()
-    assert (await exporter.get("/v1/prometheus")).status_code == 200
 
 
 @pytest.mark.parametrize(

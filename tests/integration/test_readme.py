@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from processes import free_port, running_agl, wait_until_answering
+from ports import free_port
+from processes import running_agl, wait_until_answering
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -36,7 +38,7 @@ class GatedStore(InMemoryLightningStore):
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -64,7 +66,9 @@ async def test_who_guesses_is_held_off_and_who_knows_is_let_in() -> None:
     async with http_for(api_token="right", tracker=tracker) as http:
         assert [refused(r) for r in ("missing", "wrong", "throttled")] == [0, 0, 0]
         wrong, right = {"authorization": "Bearer wrong"}, {"authorization": "Bearer right"}
-        answers = [await http.get(f"{API}/statistics", headers=wrong) for _ in range(105)]
+        answers = [await http.get(f"{API}/statistics", headers=wrong) for _ in range(100)]
+        while answers[-1].status_code != 429:  # one is forgiven now and then
+            answers.append(await http.get(f"{API}/statistics", headers=wrong))
         assert {answer.status_code for answer in answers[:100]} == {401}
         last = answers[-1]
         assert last.status_code == 429
@@ -73,7 +77,7 @@ async def test_who_guesses_is_held_off_and_who_knows_is_let_in() -> None:
         assert (await http.get(f"{API}/statistics")).status_code == 401
         assert (await http.get(f"{API}/health", headers=wrong)).status_code == 200
     throttled = sum(answer.status_code == 429 for answer in answers)
-    assert (refused("missing"), refused("wrong")) == (1, 105 - throttled)
+    assert (refused("missing"), refused("wrong")) == (1, len(answers) - throttled)
     assert refused("throttled") == throttled
 
 
@@ -93,13 +97,23 @@ async def test_more_requests_than_there_is_room_for() -> None:
         assert (await http.get(f"{API}/statistics")).status_code == 200
 
 
+class WaitedStore(InMemoryLightningStore):
+    """Counts who waits."""
+
+    waits = 0
+
+    async def wait_for_rollouts(self, **asked: Any) -> Any:
+        self.waits += 1
+        return await super().wait_for_rollouts(**asked)
+
+
 async def test_more_waits_than_there_is_room_for() -> None:
-    store = InMemoryLightningStore()
+    store = WaitedStore()
     started = await store.start_rollout(1)
     body = {"rollout_ids": [started.rollout_id], "timeout": 30}
     async with http_for(store, limits=ServerLimits(max_waits=1)) as http:
         waiting = asyncio.create_task(http.post(f"{API}/waits/rollouts", json=body))
-        await asyncio.sleep(0.1)
+        await until(lambda: store.waits == 1)
         refused = await http.post(f"{API}/waits/rollouts", json=body)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
         await store.update_rollout(started.rollout_id, status="cancelled")
@@ -119,14 +133,18 @@ async def test_a_wait_ends_after_a_minute_at_the_latest(monkeypatch: pytest.Monk
 
 
 async def test_waiters_are_answered_at_once_when_the_server_stops() -> None:
-    async with serving() as server, httpx.AsyncClient(base_url=server.endpoint) as http:
+    store = WaitedStore()
+    async with (
+        serving(store) as server,
+        httpx.AsyncClient(base_url=server.endpoint, timeout=60) as http,
+    ):
         started = await server.start_rollout(1)
         body = {"rollout_ids": [started.rollout_id], "timeout": 60}
         waiters = [
             asyncio.create_task(http.post(f"{API}/waits/rollouts", json=body, timeout=30))
             for _ in range(5)
         ]
-        await asyncio.sleep(0.2)
+        await until(lambda: store.waits == len(waiters))
         stopping = asyncio.create_task(server.stop())
         done, _ = await asyncio.wait([*waiters, stopping], return_when=asyncio.FIRST_COMPLETED)
         assert stopping not in done  # answered before the server has ended
@@ -233,9 +251,10 @@ async def test_clients_that_are_too_slow(monkeypatch: pytest.MonkeyPatch) -> Non
             assert b"connection: close" in answer
         assert (await store.statistics()).get("total_rollouts") == 0
         closing = whole.replace(b"Host: x", b"Host: x\r\nConnection: close")
+        monkeypatch.setattr("agl.utils.http_protocol.SLOW_SECONDS", 2.0)
         # Slow, but on its way all the time.
         pieces = [bytes([one]) for one in body]
-        answer = await exchange(http, closing, *pieces, pause=0.05)
+        answer = await exchange(http, closing, *pieces, pause=0.3)
         assert status_and_body(answer)[0] == 201
 
 
@@ -256,29 +275,36 @@ async def test_an_idle_connection_may_rest_between_requests(
 
 
 class EndlessStore(InMemoryLightningStore):
-    """Waits for ever; claims that processes may share it."""
+    """Waits for ever, and leaves a file for each wait; claims that processes may share it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(thread_safe=True)
+        self._folder = folder
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return LightningStoreCapabilities(thread_safe=True, async_safe=True, zero_copy=True)
 
     async def wait_for_rollouts(self, **_: Any) -> Any:
+        (self._folder / uuid.uuid4().hex).touch()
         await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize(("mode", "processes"), [("thread", 1), ("mp", 1), ("mp", 2)])
-async def test_waiters_are_answered_in_every_mode(mode: Any, processes: int) -> None:
+async def test_waiters_are_answered_in_every_mode(
+    mode: Any, processes: int, tmp_path: Path
+) -> None:
     args = launcher_args(launch_mode=mode, n_workers=processes)
-    server = LightningStoreServer(EndlessStore(thread_safe=True), launcher_args=args)
+    server = LightningStoreServer(EndlessStore(tmp_path), launcher_args=args)
     await server.start()
     async with httpx.AsyncClient(base_url=server.endpoint) as http:
         waiters = [
             asyncio.create_task(
-                http.post(f"{API}/waits/rollouts", json={"rollout_ids": []}, timeout=30)
+                http.post(f"{API}/waits/rollouts", json={"rollout_ids": []}, timeout=100)
             )
             for _ in range(4)
         ]
-        await asyncio.sleep(0.5)
+        await until(lambda: len(list(tmp_path.iterdir())) == len(waiters))
         assert not any(waiter.done() for waiter in waiters)
         await server.stop()
         answers = [await waiter for waiter in waiters]

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from processes import running_agl, wait_until_answering
-
-from agl.utils.listening import free_port
+from ports import free_port
+from processes import running_agl, wait_until_answering, wait_until_read
 
 
 def post(url: str, body: Any) -> tuple[int, str | None]:
@@ -49,7 +47,7 @@ def test_everybody_who_waits_is_answered(number: signal.Signals) -> None:
         wait_until_answering(f"{base}/health", process)
         body = {"rollout_ids": [enqueue(base)], "timeout": 60}
         waits = [clients.submit(post, f"{base}/waits/rollouts", body) for _ in range(10)]
-        time.sleep(0.7)
+        wait_until_read(port, len(waits))
         assert not any(wait.done() for wait in waits)
         process.send_signal(number)
         assert [wait.result() for wait in waits] == [(503, "1")] * 10

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from processes import BIN
+from ports import free_port
+from processes import BIN, make_certificate
 from rest_support import LOOPBACK, launcher_args
 
 from agl.cli._certificate import check_certificate
@@ -20,18 +21,8 @@ from agl.errors import EnvironmentFault, UsageError
 from agl.probe import main as probe
 from agl.store.client_server import LightningStoreClient, LightningStoreServer
 from agl.store.memory import InMemoryLightningStore
-from agl.utils.listening import free_port
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
-
-
-def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    command += ["-nodes", "-keyout", str(key), "-out", str(cert), "-days", "2"]
-    command += ["-subj", "/CN=localhost", "-addext", f"subjectAltName=IP:{LOOPBACK}"]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
-    return cert, key
 
 
 @pytest.fixture(scope="module", name="pair")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -12,8 +11,6 @@ from bundle import Stack
 from agl.store.client_server import LightningStoreClient
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
-
-SCRAPES = 12.0  # seconds: two scrape intervals and some
 
 
 async def run_rollouts(client: LightningStoreClient, count: int) -> None:
@@ -42,20 +39,20 @@ def finished(stack: Stack) -> float:
 @pytest.mark.parametrize("service", ["app", "app-exporter"])
 def test_counters_survive_the_death_of(stack: Stack, service: str) -> None:
     with_client(stack, lambda client: run_rollouts(client, 10))
-    time.sleep(SCRAPES)
+    stack.wait_for_scrapes()
     before = finished(stack)
     restarts = stack.container(service)["RestartCount"]
 
     stack.kill(service)
     stack.wait_for_restart(service, restarts)
     with_client(stack, lambda client: run_rollouts(client, 5))
-    time.sleep(SCRAPES)
+    stack.wait_for_scrapes()
 
     assert finished(stack) == before + 5
 
 
 def test_prometheus_comes_back_with_its_data(stack: Stack) -> None:
-    time.sleep(SCRAPES)
+    stack.wait_for_scrapes(2)
     before = stack.value("sum(count_over_time(up[1h]))")
     restarts = stack.container("prometheus")["RestartCount"]
     stack.kill("prometheus")

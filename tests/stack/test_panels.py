@@ -51,7 +51,7 @@ def scrape_seconds(stack: Any) -> float:
 def workload(stack: Any, scrape_seconds: float) -> None:
     """Rollouts, and real errors before and after them, so that their rate is not lost."""
     asyncio.run(provoke_errors(stack.store_url))
-    time.sleep(2 * scrape_seconds)
+    stack.wait_for_scrapes(2)
     subprocess.run(
         [
             *(AGL, "bench", "scenario", "minimal", "--store-url", stack.store_url),
@@ -61,7 +61,7 @@ def workload(stack: Any, scrape_seconds: float) -> None:
         timeout=200,
     )
     asyncio.run(provoke_errors(stack.store_url))
-    time.sleep(3 * scrape_seconds)
+    stack.wait_for_scrapes(3)
 
 
 async def provoke_errors(store_url: str) -> None:

@@ -25,7 +25,12 @@ VARIABLES = {
     "AGL_NODE_EXPORTER_PORT": "19100",
     "AGL_SUBNET": "172.31.248.0/24",
     "AGL_GATEWAY": "172.31.248.1",
+    "AGL_MULTIPROC_SIZE": "16m",  # small enough to be filled
 }
+
+
+FLUSH_SECONDS = 2.0
+"""What the store has counted is in its files after this time."""
 
 
 class NotReady(Exception):
@@ -100,6 +105,22 @@ class Stack:
             return {item["metric"]["job"] for item in self.query("up == 1")}
         except (httpx.TransportError, NotReady):
             return set()
+
+    def wait_for_scrapes(self, times: int = 1, timeout: float = 120) -> None:
+        """Until Prometheus has read what the store has counted up to now, ``times`` times over."""
+        deadline = time.monotonic() + timeout
+        for _ in range(times):
+            since = time.time() + FLUSH_SECONDS
+            while not self._scraped_after(since):
+                assert time.monotonic() < deadline, "Prometheus does not scrape the store"
+                time.sleep(0.5)
+
+    def _scraped_after(self, moment: float) -> bool:
+        try:
+            found = self.query('timestamp(up{job="app"} == 1)')
+        except (httpx.TransportError, NotReady):
+            return False
+        return bool(found) and float(found[0]["value"][1]) > moment
 
     def value(self, expr: str) -> float:
         """The one value of an expression."""

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from agl.utils.listening import free_port
+from ports import free_port
 
 LOOPBACK = "127.0.0.1"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,21 +23,31 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**kept, **(extra or {})}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def wait_until_read(port: int, connections: int, seconds: float = 60) -> None:
+    """Until a server on loopback has read all that came over so many connections."""
+    server = f"0100007F:{port:04X}"
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        here = [row for row in rows if row[1] == server and row[3] == "01"]  # established
+        if len(here) >= connections and all(row[4].endswith(":00000000") for row in here):
+            return
+        time.sleep(0.02)
+    raise AssertionError("what was sent has not been read")
 
 
 def run_agl(
-    *arguments: str, env: Mapping[str, str] | None = None, user: int | None = None
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    user: int | None = None,
+    seconds: float = 30,
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [BIN / "agl", *arguments],
         env=environment(env),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=seconds,
         user=user,
         check=False,
     )
@@ -63,7 +72,7 @@ def running_agl(
         process.communicate()
 
 
-def wait_until_answering(url: str, process: subprocess.Popen[str], seconds: float = 20) -> bytes:
+def wait_until_answering(url: str, process: subprocess.Popen[str], seconds: float = 60) -> bytes:
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -96,3 +105,13 @@ def unprivileged_folder(mode: int) -> Iterator[Path]:
             if root:
                 os.seteuid(0)
             folder.chmod(0o700)
+
+
+def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """Certificate and key for the loopback address."""
+    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += ["-nodes", "-keyout", str(key), "-out", str(cert), "-days", "2"]
+    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return cert, key

@@ -11,12 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
+from ports import free_port
 
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.memory import InMemoryLightningStore
 from agl.store.rest.server import LightningStoreServer
 from agl.types import Span
-from agl.utils.listening import free_port
 from agl.utils.server_launcher import PythonServerLauncherArgs
 
 LOOPBACK = "127.0.0.1"

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from store_model import FINISHED, WAITING, Record, Refused, StoreModel
-from store_subject import Failure, Faults, InjectedFault, Subject
+from store_subject import Failure, InjectedFault, Subject
 
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
@@ -117,7 +117,6 @@ class StoreMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             if self.subjects and not self.broken:
-                self.armed = None
                 self.drain()
         finally:
             self.run(self.stack.aclose())
@@ -130,14 +129,14 @@ class StoreMachine(RuleBasedStateMachine):
                 "\n".join([f"{what}: found, expected", *_differences(found, expected)])
             )
 
-    def drain(self) -> None:
+    def drain(self, worker_id: str | None = None) -> None:
         """Whoever waits is claimed exactly once, and after that nobody waits."""
-        waiting = {key for key, r in self.model.rollouts.items() if r["status"] in WAITING}
-        before = set(waiting)
-        claimed = self.call("dequeue_many_rollouts", limit=len(waiting) + 20)
+        self.armed = None
+        waiting = self.model.waiting()
+        claimed = self.call("dequeue_many_rollouts", limit=len(waiting) + 20, worker_id=worker_id)
         got = [one["rollout_id"] for one in claimed]
         assert len(got) == len(set(got))
-        assert before <= set(got)
+        assert waiting <= set(got)
 
     # Calling
 
@@ -369,14 +368,6 @@ class StoreMachine(RuleBasedStateMachine):
     def update_worker(self, worker_id: str, changes: Record) -> None:
         self.call("update_worker", worker_id, **changes)
         self.call("get_worker_by_id", worker_id)
-
-
-class FailingStoreMachine(StoreMachine):
-    """The backend of the one store fails now and then."""
-
-    @rule(point=st.sampled_from(Faults.POINTS))
-    def fail_next_time(self, point: str) -> None:
-        self.armed = point
 
 
 def _comparable(result: Any, expected: Any) -> Any:

@@ -44,6 +44,10 @@ class StoreModel:
         self.latest_resources: str | None = None
         self._ids = {"ro": 0, "at": 0, "rs": 0}
 
+    def waiting(self) -> set[str]:
+        """Who waits to be claimed."""
+        return {key for key, rollout in self.rollouts.items() if rollout["status"] in WAITING}
+
     # The watchdog
 
     def sweep(self) -> None:

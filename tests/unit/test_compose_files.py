@@ -24,11 +24,18 @@ ENV = dict(re.findall(r"^([A-Z_]+)=(.*)$", ENV_TEXT, re.MULTILINE))
 
 # Compose reads these itself, or scripts that make images do.
 NOT_IN_COMPOSE_FILES = {"COMPOSE_PROFILES", "ALERTMANAGER_IMAGE"}
-REFERENCE = re.compile(r"\$\{(\w+)(?::?-((?:[^{}]|\$\{\w+\})*))?\}")
+REFERENCE = re.compile(r"\$\{(\w+)(?::?([-+])((?:[^{}]|\$\{\w+\})*))?\}")
 
 
 def substitute(text: str) -> str:
-    return REFERENCE.sub(lambda m: ENV.get(m[1]) or substitute(m[2] or ""), text)
+    def value(found: re.Match[str]) -> str:
+        name, operator, word = found.groups()
+        known = ENV.get(name)
+        if operator == "+":
+            return substitute(word) if known else ""
+        return known or substitute(word or "")
+
+    return REFERENCE.sub(value, text)
 
 
 def load(name: str) -> dict[str, Any]:

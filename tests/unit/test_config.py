@@ -41,6 +41,11 @@ def test_settings_are_frozen() -> None:
         ({"AGL_LOG_FORMAT": ""}, EnvironmentSettings()),
         ({"AGL_LOG_FORMAT": " JSON "}, EnvironmentSettings(log_format="json")),
         ({MULTIPROC_DIR_VARIABLE: ""}, EnvironmentSettings(multiproc_dir="")),
+        ({"AGL_TLS_CERT": "", "AGL_TLS_KEY": ""}, EnvironmentSettings()),
+        (
+            {"AGL_TLS_CERT": "/c", "AGL_TLS_KEY": "/k"},
+            EnvironmentSettings(tls_cert=Path("/c"), tls_key=Path("/k")),
+        ),
         ({MULTIPROC_DIR_VARIABLE: "/x"}, EnvironmentSettings(multiproc_dir="/x")),
     ],
 )

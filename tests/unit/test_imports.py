@@ -65,6 +65,14 @@ LAYERS = {
         "agl.errors",
         "agl.utils",
     ),
+    "agl.store.mongo_admin": (
+        "agl.store.rules",
+        "agl.store.collection",
+        "agl.config",
+        "agl.types",
+        "agl.errors",
+        "agl.utils",
+    ),
     "agl.store.rest": ("agl.store.base", "agl.utils", "agl.types", "agl.errors"),
     "agl.store.client_server": ("agl.store.rest",),
 }

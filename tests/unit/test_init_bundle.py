@@ -12,7 +12,15 @@ import pytest
 
 from agl.errors import EnvironmentFault, UsageError
 from agl.ops import init_bundle
-from agl.ops.init_bundle import SECRETS, Folders, ensure_secret, host_label, main, render
+from agl.ops.init_bundle import (
+    SECRETS,
+    Folders,
+    ensure_secret,
+    host_label,
+    main,
+    render,
+    supply_tls,
+)
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 VALUES = {"__AGL_HOST__": "node7", "__AGL_NODE_PORT__": "9100"}
@@ -28,7 +36,7 @@ as_root = pytest.mark.skipif(
 def folders(tmp_path: Path) -> Folders:
     operator = tmp_path / "operator"
     operator.mkdir()
-    return Folders(tmp_path / "secrets", operator, tmp_path / "config")
+    return Folders(tmp_path / "secrets", operator, tmp_path / "config", tmp_path / "tls")
 
 
 def run_init(folders: Folders, *arguments: str) -> int:
@@ -43,6 +51,30 @@ def run_init(folders: Folders, *arguments: str) -> int:
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+@as_root
+class TestCertificate:
+    PEM = b"-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----\n"
+
+    def test_it_is_taken_over_and_removed(self, folders: Folders) -> None:
+        folders.tls.mkdir()
+        source, copy = folders.tls / "tls-cert", folders.secrets / "tls-cert"
+        assert supply_tls("tls-cert", folders) == ""
+        source.write_bytes(self.PEM)
+        assert supply_tls("tls-cert", folders) == "taken over"
+        assert (copy.read_bytes(), mode(copy), copy.stat().st_uid) == (self.PEM, 0o400, 10001)
+        assert supply_tls("tls-cert", folders) == "there already"
+        source.write_bytes(b"")
+        assert supply_tls("tls-cert", folders) == "removed"
+        assert not copy.exists()
+
+    @pytest.mark.parametrize("content", [b"no certificate", PEM + b"x" * 2**20])
+    def test_what_is_none_is_refused(self, folders: Folders, content: bytes) -> None:
+        folders.tls.mkdir()
+        (folders.tls / "tls-key").write_bytes(content)
+        with pytest.raises(EnvironmentFault, match="AGL_TLS_KEY does not name a PEM file"):
+            run_init(folders, f"--tls-dir={folders.tls}")
 
 
 @as_root

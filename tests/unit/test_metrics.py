@@ -94,7 +94,9 @@ async def test_prometheus_sums_sync_and_async_and_ignores_extra_labels() -> None
     backend.inc("agl.http.total", labels)
     backend.inc("agl.http.total", labels, 0.5)
     assert 'agl_http_total{path="/x",status="200"} 3.5\n' in exposition(backend)
-    assert "# HELP agl_http_total Counter agl.http.total\n" in exposition(backend)
+    assert "# HELP agl_http_total Requests answered.\n" in exposition(backend)
+    backend.register_counter("x.total")
+    assert "# HELP x_total Counter x.total\n" in exposition(backend)
 
 
 async def test_prometheus_histogram_buckets() -> None:

@@ -21,7 +21,8 @@ from agl.store.operations import (
     step,
 )
 from agl.types import OtelResource, RolloutConfig, Span, TraceStatus
-from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend
+from agl.utils.metrics import MetricsBackend
+from agl.utils.metrics_catalogue import CATALOGUE
 
 Row = tuple[str, tuple[str, ...]]
 
@@ -123,7 +124,7 @@ def test_metrics_are_registered_as_upstream_names_them(
         "store_privmeth",
         "status",
     )
-    assert set(recorded.buckets.values()) == {LATENCY_BUCKETS}
+    assert recorded.buckets == {name: CATALOGUE[name].buckets for name in recorded.buckets}
 
 
 def test_public_methods_are_those_of_the_contract() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,6 +13,7 @@ from types import SimpleNamespace
 from typing import ClassVar, cast
 
 import pytest
+from rich.console import Console as RichConsole
 
 from agl.ops.compose import Service
 from agl.ops.engine import Container, Engine
@@ -28,8 +31,8 @@ from agl.ops.health import (
     refuses,
 )
 from agl.ops.lifecycle import telling
-from agl.ops.status import running_mode
-from agl.ops.view import View, as_running, client_token, progress_lines
+from agl.ops.status import Row, Status, running_mode, show
+from agl.ops.view import View, as_running, client_token, client_url, progress_lines
 
 RUNNING = Container(
     id="1",
@@ -213,6 +216,30 @@ class TestView:
 def test_no_client_url_while_the_store_listens_on_loopback() -> None:
     # No daemon behind this engine: the token must not even be asked for.
     assert client_token({"AGL_BIND": "127.0.0.1"}, Engine(None, "agl")) == ""
+
+
+def test_a_store_with_a_certificate_has_https_addresses() -> None:
+    secure = {"AGL_TLS_CERT": "./secrets/tls-cert.pem", "AGL_BIND": "192.0.2.1"}
+    assert client_url(secure, "t") == "https://agl:t@192.0.2.1:4747"
+    known = endpoints(secure, ["app", "prometheus"])
+    assert known["app"].probe == "https://192.0.2.1:4747/v1/agl/health"
+    assert known["prometheus"].url == "http://127.0.0.1:9090"
+
+
+@pytest.mark.parametrize("columns", [40, 120])
+def test_status_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Row("app-exporter", READY, "healthy [since 5 min]", 2, 2**26, 2**29, "agl/store:1", False)
+    down = Target("node", "node-exporter:9100", "down", "connection refused")
+    view = View((), (), (down,), {})
+    written = io.StringIO()
+    terminal = RichConsole(file=written, width=columns, force_terminal=True, no_color=True)
+    monkeypatch.setattr("agl.ops.status.RichConsole", lambda **_: terminal)
+    show(Status((row,), view, ()), {})
+    text = re.sub("\x1b[^m]*m", "", written.getvalue())
+    assert all(len(line) <= columns for line in text.splitlines())
+    for part in ("app-exporter", "healthy [since 5 min]", "64 MiB", "512 MiB", "agl/store:1"):
+        assert part in text
+    assert "connection refused" in text
 
 
 @pytest.mark.parametrize(

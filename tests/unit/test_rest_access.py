@@ -10,7 +10,8 @@ import pytest
 from rest_support import http_for, serving
 from test_rest_errors import FaultyStore
 
-from agl.store.rest.app import normalize_origins
+from agl.store.memory import InMemoryLightningStore
+from agl.store.rest.app import create_app, normalize_origins
 from agl.store.rest.client import LightningStoreClient
 from agl.utils.metrics import PrometheusMetricsBackend
 
@@ -157,3 +158,28 @@ async def test_any_origin_is_echoed_since_credentials_are_allowed() -> None:
 )
 def test_origins_are_cleaned(given: Any, expected: list[str]) -> None:
     assert normalize_origins(given) == expected
+
+
+def application(**options: Any) -> httpx.AsyncClient:
+    app = create_app(InMemoryLightningStore(), **options)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://store")
+
+
+@pytest.mark.parametrize(("processes", "tries"), [(1, 100), (4, 25), (500, 1)])
+async def test_each_process_counts_its_share_of_wrong_tokens(processes: int, tries: int) -> None:
+    async with application(api_token=TOKEN, processes=processes) as http:
+        wrong = {"authorization": "Bearer wrong"}
+        answers = [
+            (await http.get(f"{API}/statistics", headers=wrong)).status_code
+            for _ in range(tries + 2)
+        ]
+        assert answers[:tries] == [401] * tries
+        assert 429 in answers[tries:]
+
+
+async def test_an_instance_that_is_shared_has_the_id_it_is_given() -> None:
+    async with application(instance_id="i1") as http:
+        assert (await http.get(f"{API}/health")).json()["instance_id"] == "i1"
+        right = await http.get(f"{API}/statistics", headers={"AGL-Instance-Id": "i1"})
+        other = await http.get(f"{API}/statistics", headers={"AGL-Instance-Id": "i2"})
+        assert (right.status_code, other.status_code) == (200, 409)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator
 from typing import Any
 from unittest.mock import ANY
@@ -352,5 +353,16 @@ async def test_every_route_is_documented(http: httpx.AsyncClient) -> None:
     assert {"200", "404", "422"} <= update["responses"].keys()
     listed = document["paths"]["/v1/agl/spans"]["get"]["parameters"]
     assert {item["name"] for item in listed} >= {"rollout_id", "name_contains", "sort_by"}
-    for asset in ("/docs", "/redoc"):
-        assert (await http.get(asset)).status_code == 200
+
+
+async def test_the_manual_needs_nothing_from_elsewhere(http: httpx.AsyncClient) -> None:
+    document = (await http.get("/openapi.json")).json()
+    for path in ("/docs", "/redoc"):
+        page = await http.get(path)
+        assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert "<script" not in page.text
+        assert not re.search(r"(src|href)=\"(https?:)?//", page.text)
+        for known, methods in document["paths"].items():
+            for method in methods:
+                assert f"<code>{method.upper()} {known}</code></h2>" in page.text
+        assert "Request, for example" in page.text

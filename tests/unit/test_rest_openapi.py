@@ -61,7 +61,11 @@ def test_keys_are_named_where_they_are_taken(app: StoreApp) -> None:
         parameters = app.openapi()["paths"][path]["post"]["parameters"]
         return {item["name"] for item in parameters if item["in"] == "header"}
 
-    assert headers("/v1/agl/queues/rollouts/enqueue") == {"Idempotency-Key", "AGL-Instance-Id"}
+    assert headers("/v1/agl/queues/rollouts/enqueue") == {
+        "Idempotency-Key",
+        "AGL-Retry",
+        "AGL-Instance-Id",
+    }
     assert headers("/v1/agl/spans") == {"AGL-Instance-Id"}
 
 

@@ -9,13 +9,13 @@ import pickle
 from typing import Any
 
 import pytest
+from ports import free_port
 from rest_support import LOOPBACK, launcher_args, span
 
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.client_server import LightningStoreServer
 from agl.store.memory import InMemoryLightningStore
 from agl.types import RolloutConfig
-from agl.utils.listening import free_port
 
 TOKEN = "to/ken"
 

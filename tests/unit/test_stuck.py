@@ -7,13 +7,13 @@ import json
 from typing import Any
 
 import pytest
+from ports import free_port
 from rest_support import LOOPBACK, http_for, serving
 
 from agl.cli import main
 from agl.store.memory import InMemoryLightningStore
 from agl.store.threading import LightningStoreThreaded
 from agl.types import RolloutConfig, StuckItem
-from agl.utils.listening import free_port
 
 
 class Clock(InMemoryLightningStore):

@@ -8,6 +8,7 @@ import ipaddress
 import signal
 import socket
 from types import FrameType
+from typing import Literal
 
 from agl.config import LOG_FORMATS, LOG_LEVELS, LogSettings, load_environment
 from agl.errors import EnvironmentFault, UsageError
@@ -73,10 +74,14 @@ def counting_number(text: str) -> int:
     return int(text)
 
 
-def worker_count(text: str) -> int:
-    """A number of server processes from the command line."""
+def worker_count(text: str) -> int | Literal["auto"]:
+    """A number of server processes from the command line, or ``auto``."""
+    if text == "auto":
+        return "auto"
     if not text.isascii() or not text.isdecimal() or int(text[:9]) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes, 1 or more")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of processes, 1 or more, or auto"
+        )
     return int(text)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hmac
 import logging
 import re
+import resource
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,10 +21,12 @@ from agl.cli._serving import (
     log_settings,
     port_number,
 )
+from agl.cli._token import read_token
 from agl.config import ExporterSettings, load_environment
 from agl.errors import UsageError
 from agl.logging import setup_process_logging
-from agl.utils.multiprocess import get_prometheus_registry, prepare_reader_folder
+from agl.utils.garbage import spare_old_objects
+from agl.utils.multiprocess import prepare_reader_folder
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HEALTH_PATH = "/health"
+_KEEP_ALIVE_SECONDS = 75  # longer than most scrape intervals
+_UNAUTHORIZED = "send the exporter's token as 'Authorization: Bearer TOKEN' or as a password\n"
 _PATH = re.compile(r"(/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+/?")
 
 
@@ -36,10 +43,13 @@ def main(argv: list[str], prog: str) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code."""
     settings = parse(argv, prog)
     exit_quietly_on_stop_signals()
+    token = None if settings.auth_file is None else read_token(settings.auth_file, "--auth-file")
     folder = ensure_prometheus_dir()
+    allow_many_files()
     with bind(settings.host, settings.port) as listener:
         setup_process_logging(settings.log.level, settings.log.format)
-        app = create_prometheus_app(settings.metrics_path)
+        app = create_prometheus_app(settings.metrics_path, token)
+        spare_old_objects()
         logger.info(
             "Serving the metrics of %s at http://%s:%d%s",
             folder,
@@ -63,6 +73,7 @@ def parse(argv: list[str], prog: str) -> ExporterSettings:
         host=options.host,
         port=options.port,
         metrics_path=checked_metrics_path(options.metrics_path),
+        auth_file=options.auth_file,
         access_log=options.access_log,
         log=log_settings(options),
     )
@@ -99,40 +110,56 @@ def ensure_prometheus_dir() -> Path:
     return prepare_reader_folder(load_environment().multiproc_dir)
 
 
-def create_prometheus_app(metrics_path: str) -> FastAPI:
+def allow_many_files() -> None:
+    """Let this process open as many files as it may: it keeps those of the folder open."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def create_prometheus_app(metrics_path: str, token: str | None = None) -> FastAPI:
     """The exporter: ``/health``, and the metrics at ``metrics_path`` with and without final slash.
 
-    The metrics are read anew for every request, as text or OpenMetrics, gzipped when the client
-    takes it.
+    The metrics are read anew for every scrape, as text or OpenMetrics, gzipped when the client
+    takes it; scrapes that come while the folder is being read share the next read.
+
+    Args:
+        metrics_path: URL path of the metrics.
+        token: What a scrape must show, as Bearer token or as password; ``None`` for nothing.
 
     Raises:
         UsageError: ``metrics_path`` cannot be used.
+        EnvironmentFault: There is no folder to read.
     """
-    import gzip
-
     from fastapi import FastAPI, Request, Response
-    from prometheus_client.exposition import choose_encoder, gzip_accepted
     from starlette.routing import Route
 
+    from agl.store.rest.guard import presented_token
+    from agl.utils.exporter import Exporter
+
     path = checked_metrics_path(metrics_path)
-    registry = get_prometheus_registry()
+    exporter = Exporter(ensure_prometheus_dir())
     app = FastAPI(title="agl-stack exporter", docs_url=None, redoc_url=None, redirect_slashes=False)
 
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    def metrics(request: Request) -> Response:
-        encoder, content_type = choose_encoder(request.headers.get("accept", ""))
-        headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
+    def may_scrape(request: Request) -> bool:
+        shown = presented_token(request.headers.get("authorization", ""))
+        return token is None or hmac.compare_digest(shown, token.encode())
+
+    async def metrics(request: Request) -> Response:
+        if not may_scrape(request):
+            return Response(_UNAUTHORIZED, 401, {"WWW-Authenticate": 'Basic realm="agl"'})
+        headers = request.headers
         try:
-            body = encoder(registry)
+            answer = await exporter.scrape(
+                headers.get("accept", ""), headers.get("accept-encoding", "")
+            )
         except Exception:
             logger.exception("The metrics folder could not be read.")
             return Response("the metrics folder could not be read\n", 500)
-        if gzip_accepted(request.headers.get("accept-encoding", "")):
-            body = gzip.compress(body, compresslevel=5)
-            headers["Content-Encoding"] = "gzip"
-        return Response(body, headers=headers)
+        return Response(answer.body, headers=answer.headers)
 
     app.add_api_route(HEALTH_PATH, health, methods=["GET", "HEAD"])
     for route in (path, f"{path}/"):
@@ -149,6 +176,7 @@ def _serve(app: FastAPI, settings: ExporterSettings, listener: socket.socket) ->
             log_config=None,
             access_log=settings.access_log,
             timeout_graceful_shutdown=5,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         )
     )
     try:
@@ -175,6 +203,13 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "--metrics-path",
         default="/v1/prometheus",
         help="URL path of the metrics (default: /v1/prometheus)",
+    )
+    parser.add_argument(
+        "--auth-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the token a scrape must show, as Bearer token or as the password of any "
+        "user; /health stays open (default: none is demanded)",
     )
     add_log_options(parser)
     parser.add_argument("--access-log", action="store_true", help="log every request")

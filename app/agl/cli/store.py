@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import ipaddress
 import logging
 import signal
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agl.cli import CommandParser
 from agl.cli._certificate import check_certificate
 from agl.cli._serving import (
     STOP_SIGNALS,
-    add_log_options,
     check_port_is_free,
-    counting_number,
     exit_quietly_on_stop_signals,
     ignore_stop_signals,
     is_loopback,
-    log_settings,
-    port_number,
-    worker_count,
 )
+from agl.cli._store_options import parse
+from agl.cli._token import read_token
 from agl.config import (
-    BACKENDS,
-    DEFAULT_MONGO_URI,
-    TRACKERS,
     StoreSettings,
     TrackerName,
     load_environment,
 )
-from agl.errors import EnvironmentFault, UsageError
+from agl.errors import EnvironmentFault
 from agl.logging import setup_process_logging
 from agl.utils.garbage import spare_old_objects
-from agl.utils.multiprocess import prepare_writer_folder
+from agl.utils.multiprocess import prepare_writer_folder, take_metrics_slot
 
 if TYPE_CHECKING:
     from agl.store.client_server import LightningStoreServer, ServerLimits
@@ -44,15 +36,26 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+COMMANDS = {
+    "stuck": "_stuck",
+    "partitions": "_partitions",
+    "prune": "_prune",
+    "migrate": "_migrate",
+}
+"""``agl store COMMAND`` and the module it is in; without one of them, a store is run."""
+
 
 def main(argv: list[str], prog: str) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code. ``stuck`` asks a running store."""
-    if argv[:1] == ["stuck"]:
-        from agl.cli import _stuck
-
-        return _stuck.main(argv[1:], f"{prog} stuck")
+    """Serve until SIGTERM or SIGINT, or run one of the further commands; returns the exit code."""
+    if argv and argv[0] in COMMANDS:
+        module = import_module(f"agl.cli.{COMMANDS[argv[0]]}")
+        return int(module.main(argv[1:], f"{prog} {argv[0]}"))
     settings = parse(argv, prog)
     exit_quietly_on_stop_signals()
+    if settings.backend == "mongo":
+        from agl.cli._processes import StoreProcesses
+
+        return StoreProcesses(argv, prog, settings).run()
     token = api_token(settings)
     check_certificate(settings.tls_cert, settings.tls_key)
     folder = metrics_folder(settings)
@@ -69,46 +72,6 @@ def main(argv: list[str], prog: str) -> int:
     return 0
 
 
-def parse(argv: list[str], prog: str) -> StoreSettings:
-    """Settings from the command line.
-
-    Raises:
-        UsageError: An option that does not exist, or values that make no sense together.
-    """
-    options = _parser(prog).parse_args(argv)
-    settings = StoreSettings(
-        host=options.host,
-        port=options.port,
-        cors_origins=tuple(options.cors_origin),
-        trackers=tuple(dict.fromkeys(options.tracker)),
-        n_workers=options.n_workers,
-        backend=options.backend,
-        mongo_uri=options.mongo_uri,
-        api_token_file=options.api_token_file,
-        published_on=options.published_on,
-        tls_cert=options.tls_cert,
-        tls_key=options.tls_key,
-        max_requests=options.max_requests,
-        max_waits=options.max_waits,
-        max_batch_items=options.max_batch_items,
-        log=log_settings(options),
-    )
-    if settings.backend == "mongo":
-        raise UsageError(
-            "argument --backend: the MongoDB backend is not part of this version yet, "
-            "use --backend memory"
-        )
-    if settings.n_workers > 1:
-        raise UsageError(
-            "argument --n-workers: the memory backend keeps its data in one process and cannot be "
-            f"shared by {settings.n_workers}, use --n-workers 1"
-        )
-    if settings.tls_key is not None and settings.tls_cert is None:
-        raise UsageError("argument --tls-key: there is no --tls-cert that it belongs to")
-    _check_published_on(settings.published_on)
-    return settings
-
-
 def api_token(settings: StoreSettings) -> str | None:
     """The token that clients must show, or ``None`` when none is demanded.
 
@@ -120,7 +83,7 @@ def api_token(settings: StoreSettings) -> str | None:
     """
     if settings.api_token_file is None:
         return None
-    token = _read_token(settings.api_token_file)
+    token = read_token(settings.api_token_file, "--api-token-file")
     if settings.published_on is not None and is_loopback(settings.published_on):
         return None
     return token
@@ -162,10 +125,11 @@ def announce(settings: StoreSettings, token: str | None, folder: Path | None) ->
         logger.info("Enabling %s metrics tracking.", "Prometheus" if name == "prometheus" else name)
     if folder is not None:
         logger.info("Metrics are written into %s, for the exporter (agl prometheus).", folder)
-    logger.warning(
-        "The memory backend keeps everything in this process: all rollouts, attempts, spans, "
-        "resources and workers are lost when it ends, be it by a stop, a crash or a restart."
-    )
+    if settings.backend == "memory":
+        logger.warning(
+            "The memory backend keeps everything in this process: all rollouts, attempts, spans, "
+            "resources and workers are lost when it ends, be it by a stop, a crash or a restart."
+        )
     reachable = settings.host if settings.published_on is None else settings.published_on
     if token is None and not is_loopback(reachable):
         logger.warning(
@@ -183,6 +147,8 @@ async def _serve(settings: StoreSettings, token: str | None) -> None:
         loop.add_signal_handler(number, _on_stop_signal, number, stop)
     server = build_server(settings, token)
     spare_old_objects()
+    if settings.n_workers == 1:
+        take_metrics_slot()  # otherwise its workers serve
     serving = asyncio.create_task(server.run_forever())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -229,7 +195,7 @@ def build_server(settings: StoreSettings, token: str | None) -> LightningStoreSe
         ),
         tracker=tracker,
         api_token=token,
-        limits=_limits(settings),
+        limits=limits(settings),
     )
 
 
@@ -237,7 +203,8 @@ def _path(file: Path | None) -> str | None:
     return None if file is None else str(file)
 
 
-def _limits(settings: StoreSettings) -> ServerLimits:
+def limits(settings: StoreSettings) -> ServerLimits:
+    """How much one server process takes on."""
     from agl.store.client_server import ServerLimits
 
     given = {
@@ -246,113 +213,3 @@ def _limits(settings: StoreSettings) -> ServerLimits:
         "max_batch_items": settings.max_batch_items,
     }
     return ServerLimits(**{name: value for name, value in given.items() if value is not None})
-
-
-def _read_token(file: Path) -> str:
-    what = f"argument --api-token-file: {file}"
-    remedy = "write the token into it (openssl rand -hex 32), readable for this user"
-    try:
-        token = file.read_text(encoding="ascii").strip()
-    except UnicodeDecodeError as exc:
-        raise EnvironmentFault(f"{what} holds other characters than ASCII", remedy=remedy) from exc
-    except (OSError, ValueError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else str(exc)
-        raise EnvironmentFault(f"{what} cannot be read ({reason})", remedy=remedy) from exc
-    if not token:
-        raise EnvironmentFault(f"{what} is empty", remedy=remedy)
-    if not token.isprintable() or " " in token:
-        raise EnvironmentFault(f"{what} does not hold one token on one line", remedy=remedy)
-    return token
-
-
-def _check_published_on(address: str | None) -> None:
-    if not address or address.lower() == "localhost":
-        return
-    try:
-        ipaddress.ip_address(address.strip("[]"))
-    except ValueError:
-        raise UsageError(
-            f"argument --published-on: {address!r} is not an IP address or localhost"
-        ) from None
-
-
-def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = CommandParser(
-        prog=prog,
-        allow_abbrev=False,
-        description="Run a LightningStore server.",
-        epilog=f"'{prog} stuck' asks a running store what may be stuck; see '{prog} stuck --help'.",
-    )
-    add = parser.add_argument
-    add("--host", default="0.0.0.0", help="address to listen on (default: 0.0.0.0)")
-    add("--port", type=port_number, default=4747, help="port to listen on (default: 4747)")
-    add(
-        "--cors-origin",
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        help="origin a browser may call from, * for any; may be repeated",
-    )
-    add_log_options(parser)
-    add(
-        "--tracker",
-        nargs="+",
-        choices=TRACKERS,
-        default=[],
-        help="where metrics go: one or more of prometheus and console (default: nowhere)",
-    )
-    add("--n-workers", type=worker_count, default=1, help="server processes (default: 1)")
-    add("--backend", choices=BACKENDS, default="memory", help="where data lives (default: memory)")
-    add(
-        "--mongo-uri",
-        default=DEFAULT_MONGO_URI,
-        help=f"connection string of the mongo backend (default: {DEFAULT_MONGO_URI})",
-    )
-    add(
-        "--api-token-file",
-        type=Path,
-        metavar="FILE",
-        help="file with the token that clients must show (default: no token)",
-    )
-    add(
-        "--published-on",
-        metavar="ADDR",
-        help="address a container's port is published on; a loopback address means that the token "
-        "is not demanded",
-    )
-    _add_tls_and_limits(parser)
-    return parser
-
-
-def _add_tls_and_limits(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--tls-cert",
-        type=Path,
-        metavar="FILE",
-        help="PEM file with the certificate chain; serves HTTPS only (default: plain HTTP)",
-    )
-    add(
-        "--tls-key",
-        type=Path,
-        metavar="FILE",
-        help="PEM file with the private key (default: it is in the certificate's file)",
-    )
-    add(
-        "--max-requests",
-        type=counting_number,
-        metavar="N",
-        help="requests under way at once; more are answered 503 (default: 2048)",
-    )
-    add(
-        "--max-waits",
-        type=counting_number,
-        metavar="N",
-        help="waits for rollouts under way at once; more are answered 503 (default: 4096)",
-    )
-    add(
-        "--max-batch-items",
-        type=counting_number,
-        metavar="N",
-        help="items in one request; more are answered 413 (default: 100000)",
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
@@ -18,8 +19,6 @@ READY, STARTING, FAILED = "ready", "starting", "failed"
 PROBE_SECONDS = 3
 RESTARTS_ALLOWED = 2
 UNSPECIFIED = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,10 @@ class Target:
 def endpoints(variables: Mapping[str, str], services: Iterable[str]) -> dict[str, Endpoint]:
     """The addresses of those services that can be asked from the host, by service."""
 
-    def at(bind: str | None, port: str, default: int) -> str:
-        return _address(bind, variables.get(port) or str(default))
+    def at(bind: str | None, port: str, default: int, scheme: str = "http") -> str:
+        return _address(bind, variables.get(port) or str(default), scheme)
 
-    store = at(variables.get("AGL_BIND"), "AGL_PORT", 4747)
+    store = at(variables.get("AGL_BIND"), "AGL_PORT", 4747, store_scheme(variables))
     grafana = at(variables.get("AGL_GRAFANA_BIND"), "AGL_GRAFANA_PORT", 9091)
     prometheus = at("127.0.0.1", "AGL_PROMETHEUS_PORT", 9090)
     node = at(variables.get("AGL_GATEWAY"), "AGL_NODE_EXPORTER_PORT", 9100)
@@ -70,9 +69,27 @@ def endpoints(variables: Mapping[str, str], services: Iterable[str]) -> dict[str
     return {endpoint.service: endpoint for endpoint in known if endpoint.service in wanted}
 
 
-def _address(bind: str | None, port: str) -> str:
+def store_scheme(variables: Mapping[str, str]) -> str:
+    """``https`` when the store has a certificate."""
+    return "https" if variables.get("AGL_TLS_CERT") else "http"
+
+
+def _address(bind: str | None, port: str, scheme: str) -> str:
     host = UNSPECIFIED.get(bind or "127.0.0.1", bind or "127.0.0.1")
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _unchecked() -> ssl.SSLContext:
+    """For services of our own: their certificate names the host of clients, not of the probe."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+_direct = urllib.request.build_opener(
+    urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_unchecked())
+)
 
 
 def fetch(url: str) -> bytes | None:

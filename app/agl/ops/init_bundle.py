@@ -55,6 +55,11 @@ SECRETS = {
 }
 
 
+TLS_FILES = ("tls-cert", "tls-key")
+TLS_OWNER = (10001, 10001)
+MAX_TLS_BYTES = 1024 * 1024
+
+
 @dataclass(frozen=True)
 class Folders:
     """Where the container sees the volumes and the operator's own secrets."""
@@ -62,6 +67,7 @@ class Folders:
     secrets: Path = Path("/run/agl/secrets")
     operator: Path = Path("/run/agl/operator-secrets")
     config: Path = Path("/etc/agl")
+    tls: Path = Path("/run/agl/tls")
 
 
 # Folders of the repository that are rendered, relative to it and to the config volume alike.
@@ -78,7 +84,9 @@ def main(argv: list[str], prog: str) -> int:
         EnvironmentFault: A secret or a folder that cannot be read, used or written.
     """
     options = _parser(prog).parse_args(argv)
-    folders = Folders(options.secrets_dir, options.operator_dir, options.config_dir)
+    folders = Folders(
+        options.secrets_dir, options.operator_dir, options.config_dir, options.tls_dir
+    )
     if options.action == "show":
         print(show(options.name, folders, options.compose_file))
         return 0
@@ -98,6 +106,10 @@ def _apply(options: argparse.Namespace, folders: Folders) -> None:
             f"init: secrets are in the volume mounted on {folders.secrets}; to read one: "
             f"docker compose -f {options.compose_file} run --rm --no-deps init show {names[-1]}"
         )
+    for name in TLS_FILES:
+        said = supply_tls(name, folders)
+        if said:
+            print(f"init: {name}: {said}")
     if options.render:
         values = {
             "__AGL_HOST__": host_label(options.host_label),
@@ -149,6 +161,31 @@ def ensure_secret(secret: Secret, folders: Folders) -> str:
     if current != wanted or not _belongs_to(path, secret):
         write_atomically(path, wanted, mode=0o400, owner=(secret.uid, secret.gid))
     return done
+
+
+def supply_tls(name: str, folders: Folders) -> str:
+    """Copy the operator's certificate or key to where the store reads it; says what was done.
+
+    An empty file stands for none: a copy of earlier times is removed. Raises EnvironmentFault when
+    the file is no PEM, OSError when it cannot be read or the volume cannot be written.
+    """
+    path = folders.secrets / name
+    wanted = _content(folders.tls / name)
+    if not wanted:
+        if not path.exists():
+            return ""
+        path.unlink()
+        return "removed"
+    if len(wanted) > MAX_TLS_BYTES or b"-----BEGIN " not in wanted:
+        variable = f"AGL_{name.upper().replace('-', '_')}"
+        raise EnvironmentFault(
+            f"{variable} does not name a PEM file", remedy=f"set {variable}, or leave it empty"
+        )
+    if _content(path) == wanted:
+        return "there already"
+    folders.secrets.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, wanted, mode=0o400, owner=TLS_OWNER)
+    return "taken over"
 
 
 def operator_secret(secret: Secret, folder: Path) -> bytes | None:
@@ -382,6 +419,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     default = Folders()
     parser.add_argument("--secrets-dir", type=Path, default=default.secrets, metavar="DIR")
     parser.add_argument("--operator-dir", type=Path, default=default.operator, metavar="DIR")
+    parser.add_argument("--tls-dir", type=Path, default=default.tls, metavar="DIR")
     parser.add_argument("--config-dir", type=Path, default=default.config, metavar="DIR")
     actions = parser.add_subparsers(dest="action", metavar="")
     shown = actions.add_parser("show", help="print one secret")

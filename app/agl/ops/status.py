@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console as RichConsole
+from rich.markup import escape
 from rich.table import Table
 
 from agl.ops.choices import STAND_IN_TAG, remember
@@ -18,6 +19,7 @@ from agl.ops.layout import Layout
 from agl.ops.view import View, as_running, missing, require_containers, watcher
 
 STORE_SERVICES = {"init", "app"}
+_TABLE_WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -117,14 +119,33 @@ def show(status: Status, environ: Mapping[str, str]) -> None:
     if not console.is_terminal:
         # Lines of a log or a pipe are not cut at the width of a terminal that is not there.
         console.width = 200
-    console.print(_services_table(status))
-    if status.view.targets is not None:
-        console.print(_targets_table(status))
+    if console.width < _TABLE_WIDTH:
+        _show_narrow(console, status)
+    else:
+        console.print(_services_table(status))
+        if status.view.targets is not None:
+            console.print(_targets_table(status))
     for name, endpoint in status.view.endpoints.items():
         if name != "node-exporter":
             console.print(f"  {name:<12} {endpoint.url}")
     for title in status.missing:
         console.print(f"  left out     {title}")
+
+
+def _show_narrow(console: RichConsole, status: Status) -> None:
+    """A few short lines for each service, where a table would fold every word."""
+    for row in status.rows:
+        style = "green" if row.state == READY else "red"
+        console.print(f"[{style}]{row.state}[/] {row.service}", overflow="fold")
+        memory = f"{_mib(row.memory)} of {_mib(row.memory_limit)}"
+        for line in (row.detail, f"{memory}, restarts {row.restarts}", row.image):
+            if line:
+                console.print(f"  {escape(line)}", overflow="fold")
+    for target in status.view.targets or ():
+        style = "green" if target.health == "up" else "red"
+        console.print(f"[{style}]{target.health}[/] target {target.job}", overflow="fold")
+        if target.error:
+            console.print(f"  {escape(target.error)}", overflow="fold")
 
 
 def _services_table(status: Status) -> Table:
@@ -140,11 +161,11 @@ def _services_table(status: Status) -> Table:
         table.add_row(
             row.service,
             f"[{style}]{row.state}[/]",
-            row.detail,
+            escape(row.detail),
             str(row.restarts),
             _mib(row.memory),
             _mib(row.memory_limit),
-            image,
+            escape(image),
         )
     return table
 
@@ -155,7 +176,9 @@ def _targets_table(status: Status) -> Table:
         table.add_column(column, overflow="fold")
     for target in status.view.targets or ():
         style = "green" if target.health == "up" else "red"
-        table.add_row(target.job, f"[{style}]{target.health}[/]", target.instance, target.error)
+        table.add_row(
+            target.job, f"[{style}]{target.health}[/]", target.instance, escape(target.error)
+        )
     return table
 
 

@@ -23,6 +23,7 @@ from agl.ops.health import (
     judge,
     read_targets,
     refuses,
+    store_scheme,
 )
 from agl.ops.layout import Layout
 from agl.ops.secrets import API_TOKEN, read_secret
@@ -30,7 +31,7 @@ from agl.ops.secrets import API_TOKEN, read_secret
 _PUBLISHED = (
     ("app", "4747/tcp", "AGL_BIND", "AGL_PORT"),
     ("grafana", "3000/tcp", "AGL_GRAFANA_BIND", "AGL_GRAFANA_PORT"),
-    ("prometheus", "9090/tcp", "AGL_PROMETHEUS_BIND", "AGL_PROMETHEUS_PORT"),
+    ("prometheus", "9090/tcp", "", "AGL_PROMETHEUS_PORT"),  # always on loopback
 )
 NOT_YET_TAKEN = (
     "this token is newer than the store's start: it is taken after scripts/down and scripts/up"
@@ -120,7 +121,9 @@ def as_running(containers: Iterable[Container]) -> dict[str, str]:
     for container in containers:
         for service, port, bind_name, port_name in _PUBLISHED:
             if container.service == service and port in container.published:
-                found[bind_name], found[port_name] = container.published[port]
+                bind, found[port_name] = container.published[port]
+                if bind_name:
+                    found[bind_name] = bind
         for argument in container.command:
             if container.service == "node-exporter" and argument.startswith(_LISTEN):
                 address, _, port = argument.removeprefix(_LISTEN).rpartition(":")
@@ -192,7 +195,8 @@ def client_url(variables: Mapping[str, str], token: str) -> str:
     host = "THIS-HOST" if address.is_unspecified else f"[{bind}]" if ":" in bind else bind
     if address.is_unspecified:
         host = outside_address() or host
-    return f"http://agl:{token}@{host}:{variables.get('AGL_PORT') or '4747'}"
+    scheme, port = store_scheme(variables), variables.get("AGL_PORT") or "4747"
+    return f"{scheme}://agl:{token}@{host}:{port}"
 
 
 def outside_address() -> str:

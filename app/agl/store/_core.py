@@ -56,16 +56,13 @@ class StoreCore(LightningStore, Generic[CollectionsT]):
         self.collections = collections
         self._read_snapshot = read_snapshot
         self._tracker = tracker
-        self._recorder = None if tracker is None else StoreRecorder(tracker)
+        self.recorder = None if tracker is None else StoreRecorder(tracker)
+        """Where operations are counted and timed."""
+
         self._launch_time = time.time()
         self.watchdog = Watchdog(
             self._scan_for_unhealthy_rollouts, self._now, scan_debounce_seconds
         )
-
-    @property
-    def recorder(self) -> StoreRecorder | None:
-        """Where operations are counted and timed."""
-        return self._recorder
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
@@ -88,15 +85,15 @@ class StoreCore(LightningStore, Generic[CollectionsT]):
 
     # Sections
 
-    async def _write_section(
+    def _write_section(
         self,
         work: Callable[[CollectionsT], Awaitable[R]],
         labels: Sequence[AtomicLabels] = LIFECYCLE,
         *,
         commit: bool = True,
-    ) -> R:
+    ) -> Awaitable[R]:
         """Run ``work`` where nobody else touches the collections of ``labels``."""
-        return await self.collections.execute(work, mode="rw", commit=commit, labels=labels)
+        return self.collections.execute(work, mode="rw", commit=commit, labels=labels)
 
     async def _carry_out(self, collections: CollectionsT, plan: Plan) -> None:
         """Write a plan and tell those who follow rollouts."""
@@ -105,7 +102,7 @@ class StoreCore(LightningStore, Generic[CollectionsT]):
 
     def _settled(self, plan: Plan) -> None:
         """Called inside the section, right after a plan was written; backends add to it."""
-        recorder = self._recorder
+        recorder = self.recorder
         if recorder is not None:
             recorder.finished(plan.finished)
             for event in plan.late:

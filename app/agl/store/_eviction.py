@@ -60,6 +60,10 @@ class SpanBudget(Guarded):
         with self._mutex:
             self._stale.update(key for key in rollout_ids if key in self._bytes)
 
+    def over(self) -> bool:
+        """Whether :meth:`next_victim` has something to say."""
+        return self.total > (self.safe if self._over else self.threshold) or self._over
+
     def next_victim(self, writing: Collection[str]) -> str | None:
         """The rollout that should give up its spans now; ``None`` while all is well."""
         with self._mutex:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from agl.errors import BackendError, DuplicatedPrimaryKeyError, StoreError
 from agl.store import rules
 from agl.store._core import LIFECYCLE, CollectionsT, Pair, StoreCore, unset_left_out
-from agl.store._plan import Plan, new_attempt, new_rollout
+from agl.store._plan import ATTEMPT_DIGITS, Plan, attempt_id_of, new_attempt, new_rollout
 from agl.store.base import UNSET, Unset
 from agl.store.collection.base import AtomicLabels
 from agl.store.operations import operation
@@ -28,6 +28,7 @@ from agl.types import (
     TaskInput,
 )
 from agl.utils.ownership import replace
+from agl.utils.request_ids import request_ids
 
 logger = logging.getLogger(__name__)
 
@@ -211,6 +212,8 @@ class LifecycleOperations(StoreCore[CollectionsT]):
             plan = Plan(self._now())
             rollout = await self._rollout(c, rollout_id)
             latest = await self._latest_attempt(c, rollout_id)
+            if latest is not None and _is_of_this_request(latest):
+                return rollout, latest
             rollout, attempt = plan.start_attempt(rollout, latest, worker_id)
             plan.sync_worker(attempt)
             await self._carry_out(c, plan)
@@ -365,3 +368,9 @@ def _with_resources(request: dict[str, Any], resources_id: str) -> dict[str, Any
     if request["resources_id"] is not None:
         return request
     return {**request, "resources_id": resources_id}
+
+
+def _is_of_this_request(attempt: Attempt) -> bool:
+    """Whether this very request, sent before, has started the attempt."""
+    ids = request_ids()
+    return ids is not None and attempt.attempt_id == attempt_id_of(ids.first(1, ATTEMPT_DIGITS)[0])

@@ -17,11 +17,13 @@ from agl.types import (
     RolloutStatus,
     Worker,
 )
-from agl.utils.id import generate_id
 from agl.utils.ownership import replace
+from agl.utils.request_ids import draw_id
 
 _MOVE_FIELDS: Fields = ("status", "end_time")
 _CURRENT_FIELDS: Fields = ("status", "current_rollout_id", "current_attempt_id")
+
+ATTEMPT_DIGITS = 8
 
 
 class Plan:
@@ -126,13 +128,17 @@ class Plan:
 
 
 def new_rollout_id() -> str:
-    return f"ro-{generate_id(12)}"
+    return f"ro-{draw_id(12)}"
+
+
+def attempt_id_of(drawn: str) -> str:
+    return f"at-{drawn}"
 
 
 def new_attempt(rollout_id: str, sequence_id: int, worker_id: str | None, now: float) -> Attempt:
     return Attempt(
         rollout_id=rollout_id,
-        attempt_id=f"at-{generate_id(8)}",
+        attempt_id=attempt_id_of(draw_id(ATTEMPT_DIGITS)),
         sequence_id=sequence_id,
         start_time=now,
         worker_id=worker_id or None,

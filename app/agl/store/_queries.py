@@ -24,7 +24,7 @@ from agl.types import (
     Worker,
     WorkerStatus,
 )
-from agl.utils.id import generate_id
+from agl.utils.request_ids import draw_id
 
 
 class QueryOperations(StoreCore[CollectionsT]):
@@ -176,7 +176,7 @@ class RecordOperations(StoreCore[CollectionsT]):
 
     @operation
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        return self._given(await self._put_resources(f"rs-{generate_id(12)}", resources))
+        return self._given(await self._put_resources(f"rs-{draw_id(12)}", resources))
 
     @operation
     async def update_resources(

@@ -133,8 +133,8 @@ class SpanOperations(StoreCore[CollectionsT]):
                 span.attempt_id,
                 span.span_id,
             )
-        if self._recorder is not None:
-            self._recorder.duplicate_spans(len(spans) - len(stored))
+        if self.recorder is not None:
+            self.recorder.duplicate_spans(len(spans) - len(stored))
 
     async def _attempts_of_spans(
         self, c: LightningCollections, spans: Sequence[Span]

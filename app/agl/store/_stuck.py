@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 
 from agl.store._core import CollectionsT, Pair, StoreCore
 from agl.store.operations import operation
@@ -34,16 +35,26 @@ class StuckOperations(StoreCore[CollectionsT]):
             found = [*waiting, *running]
             latest = await self._latest_attempts(c, [rollout.rollout_id for rollout in found])
         pairs = [(r, latest[r.rollout_id]) for r in running if r.rollout_id in latest]
-        queued = [_queued(rollout, latest.get(rollout.rollout_id), now) for rollout in waiting]
-        return [
-            *queued,
-            *_oldest((_running(pair, now) for pair in pairs), limit),
-            *_oldest((_silent(pair, now) for pair in pairs), limit),
-        ]
+        items = [_queued(rollout, latest.get(rollout.rollout_id), now) for rollout in waiting]
+        await asyncio.sleep(0)  # lets other calls in
+        items += [_running(pair, now) for pair in _oldest(pairs, _began, limit)]
+        await asyncio.sleep(0)
+        items += [_silent(pair, now) for pair in _oldest(pairs, _last_sign, limit)]
+        return items
 
 
-def _oldest(items: Iterable[StuckItem], limit: int) -> list[StuckItem]:
-    return sorted(items, key=lambda item: -item.age_seconds)[: max(limit, 0)]
+def _oldest(pairs: Iterable[Pair], since: Callable[[Pair], float], limit: int) -> list[Pair]:
+    return sorted(pairs, key=since)[: max(limit, 0)]
+
+
+def _began(pair: Pair) -> float:
+    return pair[1].start_time
+
+
+def _last_sign(pair: Pair) -> float:
+    attempt = pair[1]
+    heartbeat = attempt.last_heartbeat_time
+    return attempt.start_time if heartbeat is None else heartbeat
 
 
 def _queued(rollout: Rollout, attempt: Attempt | None, now: float) -> StuckItem:
@@ -52,15 +63,13 @@ def _queued(rollout: Rollout, attempt: Attempt | None, now: float) -> StuckItem:
 
 def _running(pair: Pair, now: float) -> StuckItem:
     rollout, attempt = pair
-    limit = rollout.config.timeout_seconds
-    return _item("running", rollout, attempt, now - attempt.start_time, limit)
+    return _item("running", rollout, attempt, now - _began(pair), rollout.config.timeout_seconds)
 
 
 def _silent(pair: Pair, now: float) -> StuckItem:
     rollout, attempt = pair
-    heartbeat = attempt.last_heartbeat_time
-    since = attempt.start_time if heartbeat is None else heartbeat
-    return _item("silent", rollout, attempt, now - since, rollout.config.unresponsive_seconds)
+    limit = rollout.config.unresponsive_seconds
+    return _item("silent", rollout, attempt, now - _last_sign(pair), limit)
 
 
 def _item(

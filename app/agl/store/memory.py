@@ -159,15 +159,16 @@ class InMemoryLightningStore(CollectionBasedLightningStore[InMemoryLightningColl
         for span in spans:
             size = max(0, int(estimate(span)))
             self._budget.add(span.rollout_id, size, finished=finished[span.rollout_id])
-        await self._evict(c, finished)
+        if self._budget.over():
+            await self._evict(c, finished)
 
     async def _evict(self, c: InMemoryLightningCollections, writing: dict[str, bool]) -> None:
         give_up = perf_counter() + _EVICTION_SECONDS
         while (victim := self._budget.next_victim(writing)) is not None:
             spans = await c.evict_spans_for_rollout(victim)
             self._budget.evicted(victim, spans)
-            if self._recorder is not None:
-                self._recorder.evicted_spans(sum(spans.values()))
+            if self.recorder is not None:
+                self.recorder.evicted_spans(sum(spans.values()))
             if perf_counter() > give_up:
                 return
 

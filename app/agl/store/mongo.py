@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
-from agl.errors import StoreError
+from agl.errors import DuplicatedPrimaryKeyError, StoreError
 from agl.store import rules
-from agl.store._core import Pair
-from agl.store._plan import Plan
+from agl.store._core import LIFECYCLE, Pair
+from agl.store._plan import ATTEMPT_DIGITS, Plan, attempt_id_of
 from agl.store._waiting import Bell, BellWatch, Watch
 from agl.store.base import LightningStoreCapabilities, LightningStoreStatistics
-from agl.store.collection.base import LightningCollections
+from agl.store.collection.base import AtomicLabels, LightningCollections
 from agl.store.collection.mongo.collections import MongoLightningCollections, Section
 from agl.store.collection.mongo.heartbeats import HEARTBEAT_SECONDS
 from agl.store.collection.mongo.lane import ConflictError, Lane, conflict_pause
@@ -40,6 +40,7 @@ from agl.types import (
 )
 from agl.utils.id import generate_id
 from agl.utils.metrics import MetricsBackend
+from agl.utils.request_ids import request_ids
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,10 @@ __all__ = ["MongoLightningStore"]
 
 DEFAULT_DATABASE = "agentlightning"
 RECONCILE_SECONDS = 3600.0
+_LOST_CLAIMS = 32
+"""Claims of one dequeue that others may have been faster with; each has drawn an id."""
+
+R = TypeVar("R")
 
 
 class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollections]):
@@ -150,8 +155,33 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
     async def _carry_out(self, collections: LightningCollections, plan: Plan) -> None:
         section = _section(collections)
         _note_deadlines(section, plan)
-        await section.write(plan.writes)
+        try:
+            await section.write(plan.writes)
+        except DuplicatedPrimaryKeyError:
+            if request_ids() is None:
+                raise
+            # The ids follow from the request: another process has carried it out, and died or lost
+            # its connection before the client had the answer.
+            logger.info("A request that was sent again had been carried out already")
+            return
         self._settled(plan)
+
+    async def _write_section(
+        self,
+        work: Callable[[MongoLightningCollections], Awaitable[R]],
+        labels: Sequence[AtomicLabels] = LIFECYCLE,
+        *,
+        commit: bool = True,
+    ) -> R:
+        ids = request_ids()
+        if ids is None:
+            return await super()._write_section(work, labels, commit=commit)
+
+        async def from_the_first_id(c: MongoLightningCollections) -> R:
+            ids.restart()
+            return await work(c)
+
+        return await super()._write_section(from_the_first_id, labels, commit=commit)
 
     async def _store_spans(
         self, c: LightningCollections, spans: Sequence[Span], plan: Plan
@@ -222,7 +252,9 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
 
     async def _dequeue(self, limit: int, worker_id: str | None) -> list[Pair]:
         """Claims are made one by one and each is whole in itself, so none needs the others."""
-        claimed: list[Pair] = []
+        claimed = await self._claimed_before(limit)
+        if claimed:
+            return claimed
         synced = True
         tries = 0
         while len(claimed) < limit:
@@ -243,6 +275,14 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
             plan.sync_worker(claimed[-1][1], dequeued=True)
             await self._carry_out(self.collections.section(), plan)
         return claimed
+
+    async def _claimed_before(self, limit: int) -> list[Pair]:
+        """What this very request has claimed when it was sent before, if it was."""
+        ids = request_ids()
+        if ids is None or not ids.sent_again:
+            return []
+        drawn = ids.first(limit + _LOST_CLAIMS, ATTEMPT_DIGITS)
+        return await self.collections.claims(set(map(attempt_id_of, drawn)))
 
     async def _claim_each(
         self, lane: Lane, waiting: Sequence[Root], worker_id: str | None

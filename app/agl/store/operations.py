@@ -14,11 +14,8 @@ from time import perf_counter
 from typing import Any, TypeVar, cast
 
 from agl.types.rollout import FINISHED_STATUSES, ROLLOUT_MODES, Rollout
-from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend, Record
-
-UNKNOWN = "unknown"
-STORE_LABELS = ("method", "store_pubmeth", "status")
-ROLLOUT_LABELS = ("status", "mode")
+from agl.utils.metrics import MetricsBackend, Record
+from agl.utils.metrics_catalogue import ERRORS, STORE_METHODS, UNKNOWN, register
 
 COLLECTION_STORE_PUBLIC_METHODS: tuple[str, ...] = (
     "start_rollout",
@@ -54,33 +51,20 @@ COLLECTION_STORE_PUBLIC_METHODS: tuple[str, ...] = (
 )
 WAITS = ("wait_for_rollouts", "wait_for_rollout")
 
-ERROR_LABELS = frozenset(
-    (
-        "AttemptNotFoundError",
-        "BackendError",
-        "BackendUnavailableError",
-        "CancelledError",
-        "ConflictError",
-        "DuplicatedPrimaryKeyError",
-        "Exception",
-        "InvalidRequestError",
-        "KeyError",
-        "MemoryError",
-        "NotFoundError",
-        "NotImplementedError",
-        "OSError",
-        "RolloutNotFoundError",
-        "RuntimeError",
-        "SpansEvictedError",
-        "StoreError",
-        "TimeoutError",
-        "TooLargeError",
-        "TypeError",
-        "ValidationError",
-        "ValueError",
-    )
-)
+ERROR_LABELS = frozenset(ERRORS.values - {"OK"})
 """Every ``status`` label of a failed call: the nearest of these classes it is an instance of."""
+
+REACHABLE_ERRORS = (
+    "AttemptNotFoundError",
+    "CancelledError",
+    "ConflictError",
+    "Exception",
+    "InvalidRequestError",
+    "RolloutNotFoundError",
+    "StoreError",
+    "ValueError",
+)
+"""Those that a caller of a public method may meet; their counters are there from the start."""
 
 Methods = tuple[str, str]
 """A public method, and the step of it or itself."""
@@ -100,12 +84,24 @@ def status_label(error: BaseException | None) -> str:
     )
 
 
+class Timers(dict[Methods, Record]):
+    """What takes the seconds of successful calls, by the store's methods they were made in."""
+
+    def __init__(self, make: Callable[[Methods], Record]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, methods: Methods) -> Record:
+        timer = self[methods] = self._make(methods)
+        return timer
+
+
 class StoreRecorder:
     """Writes the metrics of the store; the label sets known beforehand exist from the start."""
 
     def __init__(self, tracker: MetricsBackend) -> None:
         self._tracker = tracker
-        self.timers: dict[Methods, Record] = {}
+        self.timers = Timers(lambda methods: self._timer(methods, status_label(None)))
         """What takes the seconds of successful calls."""
 
         self._rollouts: dict[tuple[str, str], Record] = {}
@@ -113,21 +109,18 @@ class StoreRecorder:
         self._touch()
 
     def _register(self) -> None:
-        counter, histogram = self._tracker.register_counter, self._tracker.register_histogram
-        counter("agl.store.total", STORE_LABELS, group_level=1)
-        for name in ("agl.store.latency", "agl.store.waits"):
-            histogram(name, STORE_LABELS, buckets=LATENCY_BUCKETS, group_level=1)
-        counter("agl.rollouts.total", ROLLOUT_LABELS, group_level=1)
-        histogram("agl.rollouts.duration", ROLLOUT_LABELS, buckets=LATENCY_BUCKETS, group_level=1)
-        counter("agl.rollouts.late.total", ("event",))
-        counter("agl.spans.duplicates.total")
-        counter("agl.spans.evicted.total")
+        register(self._tracker, "agl.store.total", "agl.store.latency", "agl.store.waits")
+        register(self._tracker, "agl.rollouts.total", "agl.rollouts.duration")
+        register(self._tracker, "agl.rollouts.late.total")
+        register(self._tracker, "agl.spans.duplicates.total", "agl.spans.evicted.total")
 
     def _touch(self) -> None:
         for method in COLLECTION_STORE_PUBLIC_METHODS:
             labels = {"method": method, "store_pubmeth": method, "status": "OK"}
             self._tracker.touch_counter("agl.store.total", labels)
             self._tracker.touch_histogram(_latency_metric(method), labels)
+            for error in REACHABLE_ERRORS:
+                self._tracker.touch_counter("agl.store.total", {**labels, "status": error})
         for status in sorted(FINISHED_STATUSES):
             for mode in (*ROLLOUT_MODES, UNKNOWN):
                 self._tracker.touch_counter("agl.rollouts.total", {"status": status, "mode": mode})
@@ -142,11 +135,6 @@ class StoreRecorder:
     def failed(self, methods: Methods, seconds: float, error: BaseException) -> None:
         """Note a call of an operation or step that raised."""
         self._timer(methods, status_label(error))(seconds)
-
-    def succeeded(self, methods: Methods) -> Record:
-        """What takes the seconds of a call of an operation or step, kept in ``timers``."""
-        timer = self.timers[methods] = self._timer(methods, status_label(None))
-        return timer
 
     def _timer(self, methods: Methods, status: str) -> Record:
         public, method = methods
@@ -201,6 +189,8 @@ def step(method: F) -> F:
 
 
 def _timed(method: F, name: str, public: Methods | None) -> F:
+    STORE_METHODS.add((name,))
+
     # Everything is spelt out here because this runs several times in every request.
     @wraps(method)
     async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -212,8 +202,7 @@ def _timed(method: F, name: str, public: Methods | None) -> F:
         started = perf_counter()
         try:
             result = await method(self, *args, **kwargs)
-            timer = recorder.timers.get(methods) or recorder.succeeded(methods)
-            timer(perf_counter() - started)
+            recorder.timers[methods](perf_counter() - started)
             return result
         except BaseException as error:
             recorder.failed(methods, perf_counter() - started, error)

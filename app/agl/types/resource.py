@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from agl.types.bounds import Identifier, StorableDict
 from agl.types.rollout import AttemptedRollout, Rollout
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ class LLM(Resource):
     endpoint: str
     model: str
     api_key: str | None = None
-    sampling_parameters: dict[str, Any] = Field(default_factory=dict)
+    sampling_parameters: StorableDict = Field(default_factory=dict)
 
     def get_base_url(self, *args: Any, **kwargs: Any) -> str:
         """The URL to hand to an OpenAI client."""
@@ -106,7 +107,7 @@ NamedResources = dict[str, ResourceUnion]
 class ResourcesUpdate(BaseModel):
     """One version of a named bundle of resources. Times are seconds since the epoch."""
 
-    resources_id: str
+    resources_id: Identifier
     create_time: float
     update_time: float
     version: int

@@ -6,6 +6,14 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
+from agl.types.bounds import (
+    MAX_INTEGER,
+    Identifier,
+    Storable,
+    StorableDict,
+    TimeLimit,
+    Timestamp,
+)
 from agl.types.first_fault import FirstFault
 
 RolloutStatus = Literal[
@@ -25,13 +33,13 @@ ROLLOUT_MODES: tuple[RolloutMode, ...] = get_args(RolloutMode)
 class RolloutConfig(BaseModel):
     """How long a rollout may take and how often it is tried."""
 
-    timeout_seconds: float | None = None
+    timeout_seconds: TimeLimit | None = None
     """Longest an attempt may run, in seconds from its start; ``None`` for no limit."""
 
-    unresponsive_seconds: float | None = None
+    unresponsive_seconds: TimeLimit | None = None
     """Longest an attempt may be silent, in seconds since its last heartbeat or span."""
 
-    max_attempts: int = Field(default=1, ge=1)
+    max_attempts: int = Field(default=1, ge=1, le=MAX_INTEGER)
     """Attempts in total, the first one included."""
 
     retry_condition: Annotated[list[AttemptStatus], FirstFault()] = Field(
@@ -44,14 +52,14 @@ class Rollout(BaseModel):
     """One task for an agent. Times are seconds since the epoch."""
 
     rollout_id: str
-    input: TaskInput
+    input: Storable
     start_time: float
     end_time: float | None = None
     mode: RolloutMode | None = None
-    resources_id: str | None = None
+    resources_id: Identifier | None = None
     status: RolloutStatus = "queuing"
     config: RolloutConfig = Field(default_factory=RolloutConfig)
-    metadata: dict[str, Any] | None = None
+    metadata: StorableDict | None = None
 
 
 class Attempt(BaseModel):
@@ -65,9 +73,9 @@ class Attempt(BaseModel):
     start_time: float
     end_time: float | None = None
     status: AttemptStatus = "preparing"
-    worker_id: str | None = None
-    last_heartbeat_time: float | None = None
-    metadata: dict[str, Any] | None = None
+    worker_id: Identifier | None = None
+    last_heartbeat_time: Timestamp | None = None
+    metadata: StorableDict | None = None
 
 
 class AttemptUpdate(BaseModel):
@@ -78,9 +86,9 @@ class AttemptUpdate(BaseModel):
     """An attempt id, or ``latest``."""
 
     status: AttemptStatus | None = None
-    worker_id: str | None = None
-    last_heartbeat_time: float | None = None
-    metadata: dict[str, Any] | None = None
+    worker_id: Identifier | None = None
+    last_heartbeat_time: Timestamp | None = None
+    metadata: StorableDict | None = None
 
     @field_validator("status", "worker_id", "last_heartbeat_time", "metadata", mode="before")
     @classmethod
@@ -113,8 +121,8 @@ class AttemptedRollout(Rollout):
 class EnqueueRolloutRequest(BaseModel):
     """What a caller says of a rollout to enqueue; ``input`` is required, ``None`` allowed."""
 
-    input: TaskInput
+    input: Storable
     mode: RolloutMode | None = None
-    resources_id: str | None = None
+    resources_id: Identifier | None = None
     config: RolloutConfig | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: StorableDict | None = None

@@ -7,8 +7,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
+from agl.types.bounds import (
+    Identifier,
+    SequenceId,
+    Storable,
+    Timestamp,
+    storable,
+    storable_attributes,
+)
 from agl.types.first_fault import FirstFault
 
 if TYPE_CHECKING:
@@ -25,6 +33,8 @@ AttributeValue = (
 Attributes = dict[str, AttributeValue]
 """In JSON, which has no such numbers, NaN and infinity are ``"NaN"``, ``"Infinity"`` and
 ``"-Infinity"``, as in OTLP's JSON."""
+
+GivenAttributes = Annotated[Attributes, FirstFault(), AfterValidator(storable_attributes)]
 
 TraceState = dict[str, str]
 StatusCode = Literal["UNSET", "OK", "ERROR"]
@@ -55,15 +65,22 @@ def extract_extra_fields(source: Any, excluded: Sequence[str]) -> dict[str, Any]
     return json.loads(json.dumps(extras, default=str))
 
 
-class SpanContext(BaseModel):
-    """Which span of which trace; ids are lower-case hex (32 and 16 digits)."""
+class _OpenModel(BaseModel):
+    """Unknown keys are kept."""
 
     model_config = ConfigDict(extra="allow", ser_json_inf_nan="strings")
+
+    if not TYPE_CHECKING:  # checkers take it for a field
+        __pydantic_extra__: dict[str, Storable]
+
+
+class SpanContext(_OpenModel):
+    """Which span of which trace; ids are lower-case hex (32 and 16 digits)."""
 
     trace_id: str
     span_id: str
     is_remote: bool
-    trace_state: Annotated[TraceState, FirstFault()]
+    trace_state: Annotated[TraceState, FirstFault(), AfterValidator(storable)]
 
     @classmethod
     def from_opentelemetry(cls, src: SdkSpanContext) -> Self:
@@ -76,10 +93,8 @@ class SpanContext(BaseModel):
         )
 
 
-class TraceStatus(BaseModel):
+class TraceStatus(_OpenModel):
     """How a span ended."""
-
-    model_config = ConfigDict(extra="allow", ser_json_inf_nan="strings")
 
     status_code: StatusCode
     description: str | None = None
@@ -93,14 +108,12 @@ class TraceStatus(BaseModel):
         )
 
 
-class Event(BaseModel):
+class Event(_OpenModel):
     """Something that happened during a span; ``timestamp`` in seconds since the epoch."""
 
-    model_config = ConfigDict(extra="allow", ser_json_inf_nan="strings")
-
     name: str
-    attributes: Annotated[Attributes, FirstFault()]
-    timestamp: float | None = None
+    attributes: GivenAttributes
+    timestamp: Timestamp | None = None
 
     @classmethod
     def from_opentelemetry(cls, src: SdkEvent) -> Self:
@@ -112,13 +125,11 @@ class Event(BaseModel):
         )
 
 
-class Link(BaseModel):
+class Link(_OpenModel):
     """A reference to another span."""
 
-    model_config = ConfigDict(extra="allow", ser_json_inf_nan="strings")
-
     context: SpanContext
-    attributes: Annotated[Attributes, FirstFault()] | None = None
+    attributes: GivenAttributes | None = None
 
     @classmethod
     def from_opentelemetry(cls, src: SdkLink) -> Self:
@@ -134,7 +145,7 @@ class OtelResource(BaseModel):
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
-    attributes: Annotated[Attributes, FirstFault()]
+    attributes: GivenAttributes
     schema_url: str
 
     @classmethod
@@ -164,26 +175,24 @@ class SpanRecordingContext(Protocol):
     def get_recorded_span(self) -> SpanCoreFields: ...
 
 
-class Span(BaseModel):
+class Span(_OpenModel):
     """One span of an attempt; times in seconds since the epoch; unknown keys are kept."""
-
-    model_config = ConfigDict(extra="allow", ser_json_inf_nan="strings")
 
     rollout_id: str
     attempt_id: str
-    sequence_id: int
+    sequence_id: SequenceId
     """Order within the rollout; issued by the store, may repeat."""
 
-    trace_id: str
-    span_id: str
-    parent_id: str | None
+    trace_id: Identifier
+    span_id: Identifier
+    parent_id: Identifier | None
     name: str
     status: TraceStatus
-    attributes: Annotated[Attributes, FirstFault()]
+    attributes: GivenAttributes
     events: Annotated[list[Event], FirstFault()]
     links: Annotated[list[Link], FirstFault()]
-    start_time: float | None
-    end_time: float | None
+    start_time: Timestamp | None
+    end_time: Timestamp | None
     context: SpanContext | None
     parent: SpanContext | None
     resource: OtelResource

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel
+
+from agl.types.bounds import Identifier, StorableDict
 
 WorkerStatus = Literal["idle", "busy", "unknown"]
 
@@ -12,9 +14,9 @@ WorkerStatus = Literal["idle", "busy", "unknown"]
 class Worker(BaseModel):
     """What the store knows of a worker. Times are seconds since the epoch."""
 
-    worker_id: str
+    worker_id: Identifier
     status: WorkerStatus = "unknown"
-    heartbeat_stats: dict[str, Any] | None = None
+    heartbeat_stats: StorableDict | None = None
     last_heartbeat_time: float | None = None
     last_dequeue_time: float | None = None
     last_busy_time: float | None = None

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -25,9 +26,13 @@ from uvicorn_worker import UvicornWorker
 
 from agl.utils.garbage import spare_old_objects
 from agl.utils.http_protocol import LimitedHttpProtocol
-from agl.utils.server_runners import ORPHAN_POLL_SECONDS, TellingServer
+from agl.utils.multiprocess import take_metrics_slot
+from agl.utils.rolling import RollingArbiter, report, reports_of
+from agl.utils.server_runners import GRACE_SECONDS, ORPHAN_POLL_SECONDS, TellingServer
 
-__all__ = ["Arbiter", "GunicornApp", "PropagatingLogger", "PropagatingWorker"]
+__all__ = ["GunicornApp", "PropagatingLogger", "PropagatingWorker", "RollingArbiter"]
+
+DRAIN_SECONDS = 0.5
 
 _LOGGERS = ("gunicorn.error", "gunicorn.access", "uvicorn.error", "uvicorn.access")
 
@@ -58,32 +63,87 @@ class PropagatingLogger(Logger):
         _propagate(access_log=bool(cfg.accesslog))
 
 
-class PropagatingWorker(UvicornWorker):
-    """A uvicorn worker whose lines also go to the process's own logging set-up."""
+class DrainingHttpProtocol(LimitedHttpProtocol):
+    """Gives an idle connection a moment in which its next request is still answered.
 
-    CONFIG_KWARGS = {**UvicornWorker.CONFIG_KWARGS, "http": LimitedHttpProtocol}  # noqa: RUF012 - as the base class has it
+    A process that stops would otherwise close connections on which clients are just about to send
+    something, which they would have to send again without knowing what became of it.
+    """
+
+    _next_is_last = False
+
+    def shutdown(self) -> None:
+        if self._busy():
+            super().shutdown()
+        else:
+            self._next_is_last = True
+            self.loop.call_later(DRAIN_SECONDS, super().shutdown)
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if self._next_is_last:
+            self.cycle.keep_alive = False
+
+
+class ReportingServer(TellingServer):
+    """A uvicorn server that tells the arbiter when it serves."""
+
+    def __init__(self, config: Any, worker: PropagatingWorker) -> None:
+        super().__init__(config)
+        self._worker = worker
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            report(self._worker)
+
+
+class PropagatingWorker(UvicornWorker):
+    """A uvicorn worker whose lines also go to the process's own logging set-up.
+
+    After ``max_requests`` it asks the arbiter for a successor, and serves until that one does.
+    """
+
+    CONFIG_KWARGS = {  # noqa: RUF012 - as the base class has it
+        **UvicornWorker.CONFIG_KWARGS,
+        "http": DrainingHttpProtocol,
+        "timeout_graceful_shutdown": GRACE_SECONDS,
+        "server_header": False,
+        "limit_max_requests": None,
+    }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.config.timeout_notify = int(ORPHAN_POLL_SECONDS)
+        self.leaving_since = 0.0
+        self.outdated = self.reported = False
+        self._server: ReportingServer | None = None
         _propagate(access_log=bool(self.cfg.accesslog))
 
     def init_process(self) -> None:
         spare_old_objects(forked=True)
+        take_metrics_slot()
         super().init_process()
 
     async def _serve(self) -> None:
         self.config.app = self.wsgi
-        server = TellingServer(self.config)
+        self._server = ReportingServer(self.config, self)
         self._install_sigquit_handler()
-        await server.serve(sockets=self.sockets)
-        if not server.started:
+        wrapped: list[Any] = self.sockets
+        await self._server.serve(sockets=[listener.sock for listener in wrapped])
+        if not self._server.started:
             sys.exit(Arbiter.WORKER_BOOT_ERROR)
 
     async def callback_notify(self) -> None:
         await super().callback_notify()
         if os.getppid() != self.ppid:  # the arbiter was killed; gunicorn leaves this to its worker
             os.kill(os.getpid(), signal.SIGTERM)
+        elif self._has_served_enough() and reports_of(self) == 1:
+            report(self)
+
+    def _has_served_enough(self) -> bool:
+        server = self._server
+        return server is not None and server.server_state.total_requests >= self.max_requests
 
 
 def _propagate(*, access_log: bool) -> None:

@@ -61,9 +61,10 @@ class AsyncLock:
         Raises:
             RuntimeError: it is not held.
         """
-        if not self._held.locked():
-            raise RuntimeError("Lock released without being acquired")
-        self._held.release()
+        try:
+            self._held.release()
+        except RuntimeError:
+            raise RuntimeError("Lock released without being acquired") from None
         if self._waiting:
             self._wake_next()
 

@@ -21,11 +21,13 @@ from agl.utils.metrics_base import (
     Record,
 )
 from agl.utils.metrics_buffer import FlushedCollector, TimedSink, events
+from agl.utils.metrics_catalogue import CATALOGUE, OTHERS, bounded
 from agl.utils.metrics_console import ConsoleMetricsBackend
 from agl.utils.multiprocess import (
     get_prometheus_registry,
     setup_multiprocess_prometheus,
     shutdown_metrics,
+    use_metrics_slots,
 )
 
 if TYPE_CHECKING:
@@ -44,14 +46,18 @@ __all__ = [
 ]
 
 LabelValues = tuple[str, ...]
+_OTHERS = CATALOGUE[OTHERS]
 
 
 class _Exposed:
     """One metric of a Prometheus registry, with a recording function for each label set."""
 
-    __slots__ = ("_metric", "_timers", "definition", "records")
+    __slots__ = ("_metric", "_timers", "definition", "note_other", "records")
 
     def __init__(self, definition: Definition, metric: Any) -> None:
+        self.note_other: Record | None = None
+        """Counts label values that are not in the catalogue; ``None``: it knows nothing of them."""
+
         self.definition = definition
         self.records: dict[LabelValues, Record] = {}
         self._metric = metric
@@ -62,6 +68,7 @@ class _Exposed:
         key = self.definition.label_values(labels)
         record = self.records.get(key)
         if record is None:
+            key = self._bounded(key)
             child = self._child(key)
             record = child.inc if self.definition.kind == "Counter" else child.observe
             self.records[key] = record
@@ -73,10 +80,22 @@ class _Exposed:
         name = histogram.definition.name
         timer = self._timers.get((name, key))
         if timer is None:
-            other = histogram._child(histogram.definition.label_values(labels))
-            timer = events.cell(TimedSink(self._child(key), other)).append
+            key = self._bounded(key)
+            timer = self._timers.get((name, key))
+        if timer is None:
+            spread = histogram._child(histogram._bounded(histogram.definition.label_values(labels)))
+            timer = events.cell(TimedSink(self._child(key), spread)).append
             self._timers[name, key] = timer
         return timer
+
+    def _bounded(self, key: LabelValues) -> LabelValues:
+        """The key with values that are not in the catalogue replaced, which is counted."""
+        if self.note_other is None:
+            return key
+        known = bounded(self.definition.name, key)
+        if known != key:
+            self.note_other(1.0)
+        return known
 
     def _child(self, key: LabelValues) -> Any:
         return self._metric.labels(*key) if key else self._metric
@@ -91,9 +110,9 @@ _exposed_by_registry: WeakKeyDictionary[CollectorRegistry, dict[str, _Exposed]] 
 class PrometheusMetricsBackend(DefinedMetricsBackend):
     """Records into ``prometheus_client``: in memory, or in files shared between processes.
 
-    The files are used when ``PROMETHEUS_MULTIPROC_DIR`` was set before ``prometheus_client`` was
-    first imported. Dots in names become underscores. Backends of one process that define a metric
-    in the same way share it.
+    The files are used when ``PROMETHEUS_MULTIPROC_DIR`` was set before the first of these was made.
+    Dots in names become underscores. Backends of one process that define a metric in the same way
+    share it.
 
     Args:
         registry: Where to expose the metrics; the library's global registry by default.
@@ -106,6 +125,7 @@ class PrometheusMetricsBackend(DefinedMetricsBackend):
         from prometheus_client import REGISTRY
 
         super().__init__()
+        use_metrics_slots()
         self._registry = REGISTRY if registry is None else registry
         self._exposed_counters: dict[str, _Exposed] = {}
         self._exposed_histograms: dict[str, _Exposed] = {}
@@ -155,14 +175,27 @@ class PrometheusMetricsBackend(DefinedMetricsBackend):
             exposed = known.get(prometheus_name)
             if exposed is None:
                 exposed = known[prometheus_name] = self._expose(prometheus_name, definition)
+                self._bind(exposed, known)
         _check_same(prometheus_name, exposed.definition, definition)
         homes = {"Counter": self._exposed_counters, "Histogram": self._exposed_histograms}
         homes[definition.kind][definition.name] = exposed
 
+    def _bind(self, exposed: _Exposed, known: dict[str, _Exposed]) -> None:
+        """Hold a metric of the catalogue to the label values it has there."""
+        row = CATALOGUE.get(exposed.definition.name)
+        if row is None or not row.labels or row.label_names != exposed.definition.label_names:
+            return
+        others = known.get(_OTHERS.series)
+        if others is None:
+            definition = Definition(OTHERS, "Counter", _OTHERS.label_names, None, None)
+            others = known[_OTHERS.series] = self._expose(_OTHERS.series, definition)
+        exposed.note_other = others.record({"metric": row.series})
+
     def _expose(self, prometheus_name: str, definition: Definition) -> _Exposed:
         from prometheus_client import Counter, Histogram
 
-        text = f"{definition.kind} {definition.name}"
+        row = CATALOGUE.get(definition.name)
+        text = f"{definition.kind} {definition.name}" if row is None else row.help
         metric: Any
         if definition.kind == "Counter":
             metric = Counter(prometheus_name, text, definition.label_names, registry=None)

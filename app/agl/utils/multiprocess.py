@@ -1,9 +1,9 @@
 """The folder that server processes and the exporter share (``PROMETHEUS_MULTIPROC_DIR``).
 
 Every process writes its own files into it; the exporter reads all of them. Nothing here ever wipes
-a folder: files of earlier processes are part of the totals. ``prometheus_client`` decides on import
-whether it writes to files or to memory, so it is only imported inside functions, once the variable
-is settled.
+a folder: files of earlier processes are part of the totals, and are folded (see
+:mod:`agl.utils.metrics_folding`). ``prometheus_client`` decides on import whether it writes to
+files or to memory, so it is only imported inside functions, once the variable is settled.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING
 from agl.config import MULTIPROC_DIR_VARIABLE, load_environment, set_multiproc_dir
 from agl.errors import EnvironmentFault
 from agl.utils.metrics_buffer import events
+from agl.utils.metrics_folding import fold_dead
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
-
-ROOM_NEEDED = 256 << 10
 
 logger = logging.getLogger(__name__)
 
@@ -34,28 +33,25 @@ _own_folder: Path | None = None
 def prepare_writer_folder(folder: str) -> Path:
     """Make sure that metrics files can be written into ``folder``; creates it when it is missing.
 
+    What dead processes have counted is folded; nothing of living ones is touched.
+
     Raises:
-        EnvironmentFault: The folder cannot be created, is no folder, takes no new file or is full.
+        EnvironmentFault: The folder cannot be created, is no folder, or takes no new file for
+            another reason than being full: what writes into it copes with that.
     """
     path = _existing_folder(folder)
     try:
-        with tempfile.TemporaryFile(dir=path) as probe:
-            # Its files are mapped: what does not fit there later kills the process without a word.
-            os.posix_fallocate(probe.fileno(), 0, ROOM_NEEDED)
-            return path
+        tempfile.TemporaryFile(dir=path).close()
     except OSError as exc:
-        if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
+        if exc.errno not in {errno.ENOSPC, errno.EDQUOT}:
             raise EnvironmentFault(
-                f"{MULTIPROC_DIR_VARIABLE}: the folder {path} is full",
-                remedy="make it larger (AGL_MULTIPROC_SIZE in the bundle), or wipe it while "
-                "nothing writes to it",
+                f"{MULTIPROC_DIR_VARIABLE}: the folder {path} is not writable for uid "
+                f"{os.geteuid()} ({_reason(exc)})",
+                remedy=f"make it writable (chown {os.geteuid()} {path}) or set the variable to a "
+                "folder that is",
             ) from exc
-        raise EnvironmentFault(
-            f"{MULTIPROC_DIR_VARIABLE}: the folder {path} is not writable for uid {os.geteuid()} "
-            f"({_reason(exc)})",
-            remedy=f"make it writable (chown {os.geteuid()} {path}) or set the variable to a "
-            "folder that is",
-        ) from exc
+    fold_dead(path)
+    return path
 
 
 def prepare_reader_folder(folder: str | None) -> Path:
@@ -108,6 +104,27 @@ def setup_multiprocess_prometheus() -> None:
     logger.debug("Created the metrics folder %s.", _own_folder)
 
 
+def use_metrics_slots() -> None:
+    """Let ``prometheus_client`` write into the shared folder in our way, here and in forks.
+
+    Done by every ``PrometheusMetricsBackend``; without the shared folder it does nothing. See
+    :mod:`agl.utils.mapped_values`.
+    """
+    folder = load_environment().multiproc_dir
+    if folder:
+        from agl.utils.mapped_values import install
+
+        install(Path(folder))
+
+
+def take_metrics_slot() -> None:
+    """Write the figures of this process, under a slot of its own; for processes that serve."""
+    if load_environment().multiproc_dir:
+        from agl.utils.process_metrics import report_this_process
+
+        report_this_process()
+
+
 def get_prometheus_registry() -> CollectorRegistry:
     """The registry to expose: of all processes when the shared folder is set, else of this one.
 
@@ -118,39 +135,49 @@ def get_prometheus_registry() -> CollectorRegistry:
         ValueError: ``PROMETHEUS_MULTIPROC_DIR`` is set to something that is no folder.
     """
     from prometheus_client import REGISTRY, CollectorRegistry
-    from prometheus_client.multiprocess import MultiProcessCollector
 
-    if load_environment().multiproc_dir is None:
+    folder = load_environment().multiproc_dir
+    if folder is None:
         return REGISTRY
+    if not Path(folder).is_dir():
+        raise ValueError(f"{MULTIPROC_DIR_VARIABLE} is set to {folder!r}, which is no folder")
+    from agl.utils.folder_collector import collector_of
+
     events.flush()
     registry = CollectorRegistry()
-    MultiProcessCollector(registry)
+    registry.register(collector_of(Path(folder)))
     return registry
 
 
 def shutdown_metrics(
     server: object = None, worker: object = None, *_: object, **__: object
 ) -> None:
-    """Mark a server process as gone; usable as gunicorn's ``child_exit`` hook.
+    """Take over what dead server processes have counted; usable as gunicorn's ``child_exit`` hook.
 
-    Does nothing unless this module made the folder: in a folder the user named, another container
-    may use the same pid. Problems are logged, never raised.
+    Their files are known by their locks, not by a pid, so another container's are never touched.
+    In a folder that this module made, files that ``prometheus_client`` itself named after the
+    worker's pid are seen to as well. Problems are logged, never raised.
 
     Args:
         server: gunicorn's arbiter; not looked at.
         worker: The worker that ended; ``None`` means this process.
     """
-    if _own_folder is None:
-        return
-    pid = getattr(worker, "pid", None)
     try:
-        from prometheus_client import multiprocess
-
-        multiprocess.mark_process_dead(  # pyright: ignore[reportUnknownMemberType]  # untyped there
-            pid if isinstance(pid, int) else os.getpid(), str(_own_folder)
-        )
+        folder = load_environment().multiproc_dir
+        if _own_folder is not None:
+            _mark_dead(getattr(worker, "pid", None), _own_folder)
+        if folder:
+            fold_dead(Path(folder))
     except Exception:
-        logger.exception("Could not mark process %s as gone in %s.", pid, _own_folder)
+        logger.exception("Could not take over what ended server processes have counted.")
+
+
+def _mark_dead(pid: object, folder: Path) -> None:
+    from prometheus_client import multiprocess
+
+    multiprocess.mark_process_dead(  # pyright: ignore[reportUnknownMemberType]  # untyped there
+        pid if isinstance(pid, int) else os.getpid(), str(folder)
+    )
 
 
 def _existing_folder(folder: str) -> Path:

@@ -19,6 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
+from pydantic import ValidationError
 
 from agl.types import (
     Attributes,
@@ -32,6 +33,7 @@ from agl.types import (
     TraceStatus,
     convert_timestamp,
 )
+from agl.types.bounds import MAX_SEQUENCE_ID
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +60,15 @@ def parse_export(request: ExportTraceServiceRequest) -> ParsedExport:
     """Convert an export; a span without a sequence id carries :data:`UNNUMBERED`."""
     parsed = ParsedExport([], [])
     for group in request.resource_spans:
-        resource = OtelResource(
-            attributes=convert_attributes(group.resource.attributes), schema_url=group.schema_url
-        )
+        try:
+            resource = OtelResource(
+                attributes=convert_attributes(group.resource.attributes),
+                schema_url=group.schema_url,
+            )
+        except ValidationError as error:
+            reason = f"resource: {_first_fault(error)}"
+            parsed.rejected.extend(reason for _ in _spans_of(group))
+            continue
         for otlp_span in _spans_of(group):
             _place(otlp_span, resource, parsed)
     return parsed
@@ -80,8 +88,8 @@ def _place(otlp_span: OtlpSpan, resource: OtelResource, parsed: ParsedExport) ->
         logger.warning("Skipped: %s", reason)
         parsed.rejected.append(reason)
         return
-    parsed.spans.append(
-        convert_span(
+    try:
+        span = convert_span(
             otlp_span,
             attributes,
             resource,
@@ -89,7 +97,15 @@ def _place(otlp_span: OtlpSpan, resource: OtelResource, parsed: ParsedExport) ->
             attempt_id=str(owner[ATTEMPT_ID]),
             sequence_id=_sequence_id(owner.get(SPAN_SEQUENCE_ID)),
         )
-    )
+    except ValidationError as error:
+        parsed.rejected.append(f"span {otlp_span.name!r:.60}: {_first_fault(error)}")
+    else:
+        parsed.spans.append(span)
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
 
 
 def _sequence_id(value: AttributeValue | None) -> int:
@@ -102,8 +118,8 @@ def _sequence_id(value: AttributeValue | None) -> int:
     except ValueError:
         logger.warning("%s %r is no number; a new one is drawn", SPAN_SEQUENCE_ID, value)
         return UNNUMBERED
-    if number < 0:
-        logger.error("%s %d is negative; a new one is drawn", SPAN_SEQUENCE_ID, number)
+    if not 0 <= number <= MAX_SEQUENCE_ID:
+        logger.error("%s %d is out of range; a new one is drawn", SPAN_SEQUENCE_ID, number)
         return UNNUMBERED
     return number
 

@@ -10,6 +10,7 @@ into bytes, says so with :func:`share_objects` and saves the copies.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from copy import deepcopy
 from types import TracebackType
@@ -97,6 +98,22 @@ def replace(model: ModelT, /, **changes: Any) -> ModelT:
     return twin
 
 
+def merge(model: Any, source: Any, fields: Sequence[str]) -> Any:
+    """A new model with ``fields`` of ``source``, not validated; everything else is ``model``'s."""
+    twin: Any = object.__new__(cast("type[Any]", type(model)))
+    known: set[str] = model.__pydantic_fields_set__
+    values, others = model.__dict__.copy(), source.__dict__
+    for field in fields:
+        values[field] = others[field]
+    _set(twin, "__dict__", values)
+    _set(twin, "__pydantic_extra__", model.__pydantic_extra__)
+    _set(
+        twin, "__pydantic_fields_set__", known if known.issuperset(fields) else known.union(fields)
+    )
+    _set(twin, "__pydantic_private__", model.__pydantic_private__)
+    return twin
+
+
 def changeable(model: ModelT) -> ModelT:
     """A model to assign fields of; until then it shares its values with ``model``."""
     twin = replace(model)
@@ -104,9 +121,9 @@ def changeable(model: ModelT) -> ModelT:
     return twin
 
 
-def share_field_names(model: BaseModel) -> None:
+def share_field_names(model: Any) -> None:
     """Let a model that will not be changed share the set of its given fields with others."""
-    given = model.__pydantic_fields_set__
+    given: set[str] = model.__pydantic_fields_set__
     if id(given) in _shared_ids:
         return
     names = frozenset(given)

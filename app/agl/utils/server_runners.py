@@ -25,6 +25,7 @@ import uvicorn
 
 from agl.probe import probe
 from agl.utils.garbage import spare_old_objects
+from agl.utils.multiprocess import take_metrics_slot
 
 if TYPE_CHECKING:
     from agl.utils.gunicorn_server import GunicornApp
@@ -278,6 +279,7 @@ def run_uvicorn_subprocess(
     """
     forget_signals_of_parent()
     spare_old_objects(forked=True)
+    take_metrics_slot()
     parent = os.getppid()
 
     def force() -> None:
@@ -335,14 +337,14 @@ def run_gunicorn(
     health_url: str | None = None,
 ) -> None:
     """Body of the process that starts and watches gunicorn's workers."""
-    from agl.utils.gunicorn_server import Arbiter
+    from agl.utils.rolling import RollingArbiter
 
     forget_signals_of_parent()
     owner = os.getpid()
     with asyncio.Runner() as runner:
         runner.run(_enter(serve_context))
         try:
-            arbiter: Any = Arbiter(gunicorn_app)
+            arbiter: Any = RollingArbiter(gunicorn_app)
             watchdog = threading.Thread(
                 target=_watch_gunicorn,
                 args=(arbiter, event_queue, timeout, health_url),

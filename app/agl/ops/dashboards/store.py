@@ -210,7 +210,7 @@ def _rollouts_row() -> Row:
             SeriesPanel(
                 "Rollout Duration (P50, P95, P99)",
                 "Time from the creation of a rollout to its end, waiting in the queue and repeated "
-                "attempts included. The largest bucket is 300 s: longer ones show as 300 s.",
+                "attempts included. The largest bucket is 24 h: longer ones show as 24 h.",
                 SECONDS,
                 12,
                 quantile_queries(ROLLOUTS),

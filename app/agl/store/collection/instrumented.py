@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import Any
 
-from agl.store.operations import Methods, get_current_store_methods, status_label
-from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend, Record
+from agl.store.operations import Methods, Timers, get_current_store_methods, status_label
+from agl.utils.metrics import MetricsBackend, Record
+from agl.utils.metrics_catalogue import COLLECTIONS, OPERATIONS, register
 
 COLLECTION_OPERATIONS = {
     "query": "query",
@@ -44,23 +45,9 @@ KEY_VALUE_OPERATIONS = {
 }
 BUNDLE_OPERATIONS = {"evict_spans_for_rollout": "evict_spans_for_rollout"}
 
-LABELS = ("store_pubmeth", "operation", "collection", "store_privmeth", "status")
-
 
 Note = Callable[[float, BaseException | None], None]
 """Told when something is over: when it began (of ``time.perf_counter``), and how it failed."""
-
-
-class Timers(dict[Methods, Record]):
-    """What takes the seconds of successful calls, by the store's methods they were made in."""
-
-    def __init__(self, make: Callable[[Methods], Record]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, methods: Methods) -> Record:
-        timer = self[methods] = self._make(methods)
-        return timer
 
 
 class CollectionsRecorder:
@@ -68,10 +55,7 @@ class CollectionsRecorder:
 
     def __init__(self, tracker: MetricsBackend) -> None:
         self._tracker = tracker
-        tracker.register_counter("agl.collections.total", LABELS, group_level=2)
-        tracker.register_histogram(
-            "agl.collections.latency", LABELS, buckets=LATENCY_BUCKETS, group_level=2
-        )
+        register(tracker, "agl.collections.total", "agl.collections.latency")
 
     def note(self, operation: str, collection: str) -> Note:
         """What to call at the end of each such operation."""
@@ -88,6 +72,8 @@ class CollectionsRecorder:
         return note
 
     def _timers(self, operation: str, collection: str) -> Timers:
+        OPERATIONS.add((operation,))
+        COLLECTIONS.add((collection,))
         return Timers(lambda methods: self._timer(operation, collection, methods, "OK"))
 
     def _timer(self, operation: str, collection: str, methods: Methods, status: str) -> Record:
@@ -122,23 +108,36 @@ class CollectionsRecorder:
         at_once: Callable[..., Any] | None,
     ) -> Callable[..., Awaitable[Any]]:
         timers = self._timers(operation, collection)
+        running = get_current_store_methods
+
+        def failed(started: float, error: BaseException) -> None:
+            seconds = perf_counter() - started
+            self._timer(operation, collection, running(), status_label(error))(seconds)
 
         async def run(*args: Any, **kwargs: Any) -> Any:
             started = perf_counter()
             try:
-                if at_once is None:
-                    result = await method(*args, **kwargs)
-                else:
-                    result = at_once(*args, **kwargs)
+                result = await method(*args, **kwargs)
             except BaseException as error:
-                seconds = perf_counter() - started
-                methods = get_current_store_methods()
-                self._timer(operation, collection, methods, status_label(error))(seconds)
+                failed(started, error)
                 raise
-            timers[get_current_store_methods()](perf_counter() - started)
+            timers[running()](perf_counter() - started)
             return result
 
-        return run
+        if at_once is None:
+            return run
+
+        async def run_at_once(*args: Any, **kwargs: Any) -> Any:
+            started = perf_counter()
+            try:
+                result = at_once(*args, **kwargs)
+            except BaseException as error:
+                failed(started, error)
+                raise
+            timers[running()](perf_counter() - started)
+            return result
+
+        return run_at_once
 
     def timed_lock(
         self, take: Callable[[str, Any], Awaitable[None]]

@@ -13,8 +13,9 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from agl.errors import DuplicatedPrimaryKeyError, NotFoundError
 from agl.store.collection.ordered import OrderedIntegers
-from agl.store.collection.query import Condition, Query, predicate
-from agl.utils.ownership import replace, share_field_names
+from agl.store.collection.query import Condition, Predicate, Query, predicate
+from agl.store.collection.scan import Scan
+from agl.utils.ownership import merge, share_field_names
 
 T = TypeVar("T")
 
@@ -31,6 +32,8 @@ class Selection(NamedTuple):
 
     items: Iterable[Any]
     total: int | None
+    looked_at: int
+    """How many items have to be looked at to find them all."""
 
 
 class _Candidates(NamedTuple):
@@ -39,6 +42,8 @@ class _Candidates(NamedTuple):
     items: Iterable[Any]
     total: int
     used: tuple[Condition, ...]
+    ordinals: Callable[[], Iterator[int]]
+    """Their ordinals, which later changes of the collection leave alone."""
 
 
 class Items(Generic[T]):
@@ -56,9 +61,15 @@ class Items(Generic[T]):
         self.key_of: Callable[[T], Key] = attrgetter(*primary_keys)
         self._single = len(primary_keys) == 1
         self._items: dict[int, T] = {}
-        self._ordinals: dict[str, Group] = {}
+        self._ordinals: dict[Any, Any] = {}
+        """By first key field: an ordinal, or with a composite key a :data:`Group`."""
+
         self._indexes: dict[str, dict[Any, OrderedIntegers]] = {field: {} for field in indexes}
         self._next_ordinal = 0
+        self._scans: list[Scan[T]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_scans": []}  # those who look through this one do not in a copy
 
     def __len__(self) -> int:
         return len(self._items)
@@ -77,17 +88,15 @@ class Items(Generic[T]):
 
     def _ordinal(self, key: Key) -> int | None:
         if self._single:
-            return cast("int | None", self._ordinals.get(cast("str", key)))
+            return self._ordinals.get(key)
         group = self._ordinals.get(key[0])
-        if isinstance(group, dict):
-            return group.get(cast("tuple[str, ...]", key[1:]))
-        if group is not None and self.key_of(self._items[group]) == key:
-            return group
-        return None
+        if isinstance(group, int):
+            return group if self.key_of(self._items[group]) == key else None
+        return None if group is None else group.get(key[1:])
 
     def _group(self, first_key: str) -> Sequence[int]:
         """Ordinals of the items whose first key field has this value, in insertion order."""
-        group = self._ordinals.get(first_key)
+        group: Group | None = self._ordinals.get(first_key)
         if group is None:
             return ()
         return tuple(group.values()) if isinstance(group, dict) else (group,)
@@ -133,10 +142,11 @@ class Items(Generic[T]):
             self._add(key, item)
             return item
         stored = self._items[ordinal]
+        if self._scans:
+            self._keep_for_scans(ordinal, stored)
         if fields is not None:
-            changes = {field: getattr(item, field) for field in fields}
-            item = cast("T", replace(cast("Any", stored), **changes))
-        share_field_names(cast("Any", item))
+            item = merge(stored, item, fields)
+        share_field_names(item)
         self._items[ordinal] = item
         self._reindex(ordinal, stored, item, fields)
         return item
@@ -151,27 +161,28 @@ class Items(Generic[T]):
         if not isinstance(group, dict) or not group:
             del self._ordinals[first]
         item = self._items.pop(ordinal)
+        self._keep_for_scans(ordinal, item)
         for field, buckets in self._indexes.items():
             _leave(buckets, getattr(item, field), ordinal)
 
     def _add(self, key: Key, item: T) -> None:
-        share_field_names(cast("Any", item))
+        share_field_names(item)
         ordinal = self._next_ordinal
         self._next_ordinal += 1
         self._items[ordinal] = item
         if self._single:
-            self._ordinals[cast("str", key)] = ordinal
+            self._ordinals[key] = ordinal
         else:
-            self._add_to_group(cast("tuple[str, ...]", key), ordinal)
+            self._add_to_group(key, ordinal)
         for field, buckets in self._indexes.items():
             _enter(buckets, getattr(item, field), ordinal)
 
-    def _add_to_group(self, key: tuple[str, ...], ordinal: int) -> None:
+    def _add_to_group(self, key: Any, ordinal: int) -> None:
         group = self._ordinals.setdefault(key[0], ordinal)
         if isinstance(group, dict):
             group[key[1:]] = ordinal
         elif group != ordinal:
-            only = cast("tuple[str, ...]", self.key_of(self._items[group]))
+            only: Any = self.key_of(self._items[group])
             self._ordinals[key[0]] = {only[1:]: group, key[1:]: ordinal}
 
     def _reindex(self, ordinal: int, old: T, new: T, fields: Sequence[str] | None) -> None:
@@ -182,6 +193,10 @@ class Items(Generic[T]):
             if before != after:
                 _leave(buckets, before, ordinal)
                 _enter(buckets, after, ordinal)
+
+    def _keep_for_scans(self, ordinal: int, item: T) -> None:
+        for scan in self._scans:
+            scan.keep(ordinal, item)
 
     def _checked_key(self, item: T) -> Key:
         if not isinstance(item, self.item_type):
@@ -197,13 +212,26 @@ class Items(Generic[T]):
 
     def select(self, query: Query) -> Selection:
         """The items that match."""
+        candidates, matches = self._found(query)
+        if matches is None:
+            return Selection(candidates.items, candidates.total, candidates.total)
+        return Selection(filter(matches, candidates.items), None, candidates.total)
+
+    def begin_scan(self, query: Query) -> Scan[T]:
+        """Go through the items that match in slices; :meth:`end_scan` must follow."""
+        candidates, matches = self._found(query)
+        scan = Scan(self._items, candidates.ordinals(), matches)
+        self._scans.append(scan)
+        return scan
+
+    def end_scan(self, scan: Scan[T]) -> None:
+        self._scans.remove(scan)
+
+    def _found(self, query: Query) -> tuple[_Candidates, Predicate | None]:
         required = query.required
         candidates = self._candidates(required)
         remaining = [condition for condition in required if condition not in candidates.used]
-        matches = predicate(remaining, query.optional)
-        if matches is None:
-            return Selection(candidates.items, candidates.total)
-        return Selection(filter(matches, candidates.items), None)
+        return candidates, predicate(remaining, query.optional)
 
     def _candidates(self, required: tuple[Condition, ...]) -> _Candidates:
         exact = {c.field: c for c in required if c.operator == "exact"}
@@ -214,7 +242,8 @@ class Items(Generic[T]):
             found = self._by_index(condition) or self._by_first_keys(condition)
             if found is not None:
                 return found
-        return _Candidates(self._items.values(), len(self._items), ())
+        every = range(self._next_ordinal)
+        return _Candidates(self._items.values(), len(self._items), (), lambda: iter(every))
 
     def _by_exact_key(self, exact: dict[str, Condition]) -> _Candidates | None:
         try:
@@ -222,12 +251,12 @@ class Items(Generic[T]):
         except KeyError:
             return None
         values = tuple([condition.operand for condition in used])
-        item = self._lookup(values[0] if self._single else values)
-        return _Candidates(() if item is None else (item,), 0 if item is None else 1, used)
+        ordinal = self._lookup(values[0] if self._single else values)
+        return self._chosen(() if ordinal is None else (ordinal,), *used)
 
-    def _lookup(self, key: Any) -> T | None:
+    def _lookup(self, key: Any) -> int | None:
         try:
-            return self.get(key)
+            return self._ordinal(key)
         except TypeError:  # an operand that cannot be hashed equals no string
             return None
 
@@ -246,9 +275,11 @@ class Items(Generic[T]):
             chosen = [bucket for value in operands if (bucket := buckets.get(value)) is not None]
         except TypeError:
             return None
-        ordinals: Iterator[int] = iter(chosen[0]) if len(chosen) == 1 else heapq.merge(*chosen)
         total = sum(len(bucket) for bucket in chosen)
-        return _Candidates(map(self._items.__getitem__, ordinals), total, (condition,))
+        items = map(self._items.__getitem__, _in_order(chosen))
+        return _Candidates(
+            items, total, (condition,), lambda: _in_order([bucket.copy() for bucket in chosen])
+        )
 
     def _by_first_keys(self, condition: Condition) -> _Candidates | None:
         """Few first keys out of many, brought back into insertion order."""
@@ -260,8 +291,13 @@ class Items(Generic[T]):
         ordinals = chain.from_iterable(map(self._group, cast("dict[Any, None]", firsts)))
         return self._chosen(sorted(ordinals), condition)
 
-    def _chosen(self, ordinals: Sequence[int], condition: Condition) -> _Candidates:
-        return _Candidates(map(self._items.__getitem__, ordinals), len(ordinals), (condition,))
+    def _chosen(self, ordinals: Sequence[int], *used: Condition) -> _Candidates:
+        items = map(self._items.__getitem__, ordinals)
+        return _Candidates(items, len(ordinals), used, lambda: iter(ordinals))
+
+
+def _in_order(buckets: Sequence[OrderedIntegers]) -> Iterator[int]:
+    return iter(buckets[0]) if len(buckets) == 1 else iter(heapq.merge(*buckets))
 
 
 def _enter(buckets: dict[Any, OrderedIntegers], value: Any, ordinal: int) -> None:

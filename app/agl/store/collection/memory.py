@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -25,6 +27,8 @@ from agl.store.collection.items import Items
 from agl.store.collection.memory_queue import DequeBasedQueue, DictBasedKeyValue
 from agl.store.collection.memory_spans import SpanCollection
 from agl.store.collection.query import (
+    Order,
+    Query,
     check_window,
     page,
     parse_filter,
@@ -32,6 +36,7 @@ from agl.store.collection.query import (
     sort_items,
     window,
 )
+from agl.store.collection.scan import SLICE, Gathered
 from agl.types import (
     Attempt,
     FilterOptions,
@@ -57,7 +62,11 @@ __all__ = [
 
 LockType = Literal["thread", "asyncio"]
 
-_TAKEN_WHOLE = frozenset(("attempts", "rollout_queue", "rollouts", "workers"))
+_TAKEN_WHOLE = (
+    ("attempts", "rollout_queue", "rollouts", "workers"),
+    ("span_sequence_ids", "spans"),
+)
+"""Labels that are nearly always taken together, and so share a lock."""
 
 
 class ListBasedCollection(Guarded, Collection[T]):
@@ -122,14 +131,42 @@ class ListBasedCollection(Guarded, Collection[T]):
         query = parse_filter(filter)
         with self._mutex:
             selection = self._items.select(query)
-            if order is None and selection.total is not None:
+            front = min(_wanted(limit, offset), selection.looked_at)
+            if order is None and selection.total is not None and front <= SLICE:
                 items = window(selection.items, limit, offset)
                 return page(items, limit, offset, selection.total)
-            matches = list(selection.items)
+            few = selection.looked_at <= SLICE
+            matches = list(selection.items) if few else []
+        if not few:
+            return await self._query_in_slices(query, order, limit, offset)
         total = len(matches)
         if order is not None and limit != 0:
             matches = sort_items(matches, *order, head=None if limit == -1 else offset + limit)
         return page(window(matches, limit, offset), limit, offset, total)
+
+    async def _query_in_slices(
+        self, query: Query, order: tuple[str, Order] | None, limit: int, offset: int
+    ) -> PaginatedResult[T]:
+        """A page whose making lets other calls in between."""
+        gathered = Gathered[T](order, limit, offset)
+        with self._mutex:
+            scan = self._items.begin_scan(query)
+        try:
+            while True:
+                with self._mutex:
+                    found = scan.step()
+                if found is None:
+                    break
+                gathered.add(found)
+                await asyncio.sleep(0)
+        finally:
+            with self._mutex:
+                self._items.end_scan(scan)
+        items: list[T] = []
+        for part in gathered.slices():
+            items += part
+            await asyncio.sleep(0)
+        return page(items, limit, offset, gathered.total)
 
     async def get(
         self, filter: FilterOptions | None = None, sort: SortOptions | None = None
@@ -192,6 +229,11 @@ class ListBasedCollection(Guarded, Collection[T]):
             self._items.require_all(items)
             for item in items:
                 self._items.remove(self._items.key_of(item))
+
+
+def _wanted(limit: int, offset: int) -> float:
+    """How many matches from the front are needed."""
+    return math.inf if limit == -1 else offset + limit
 
 
 Take = Callable[[str, AsyncLock], Awaitable[object]]
@@ -383,7 +425,8 @@ class InMemoryLightningCollections(LightningCollections):
 
 
 def _locks_by_label() -> dict[str, AsyncLock]:
-    """Locks in the order in which they are taken; what a status change takes whole shares one."""
-    together = AsyncLock()
-    labels = sorted(get_args(AtomicLabels))
-    return {label: together if label in _TAKEN_WHOLE else AsyncLock() for label in labels}
+    """Locks in the order in which they are taken."""
+    locks = {label: AsyncLock() for label in sorted(get_args(AtomicLabels))}
+    for first, *others in _TAKEN_WHOLE:
+        locks.update(dict.fromkeys(others, locks[first]))
+    return locks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +83,7 @@ class DequeBasedQueue(Guarded, Queue[T]):
 
     async def peek(self, limit: int = 1) -> Sequence[T]:
         with self._mutex:
-            return list(islice(self._entries.values(), max(0, limit)))
+            return list(islice(self._entries.values(), min(max(0, limit), sys.maxsize)))
 
     async def discard(self, items: Sequence[T]) -> int:
         with self._mutex:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Protocol, runtime_checkable
 
 from fastapi import FastAPI
@@ -81,6 +81,9 @@ def create_app(
     api_token: str | None = None,
     debug_errors: bool = False,
     limits: ServerLimits | None = None,
+    instance_id: str | None = None,
+    processes: int = 1,
+    while_serving: Callable[[], AbstractAsyncContextManager[None]] | None = None,
 ) -> StoreApp:
     """Serve ``store`` under ``/v1/agl`` and take its spans over OTLP at ``/v1/traces``.
 
@@ -91,26 +94,43 @@ def create_app(
         api_token: Demanded on every path but health, as Bearer or as Basic password.
         debug_errors: Put tracebacks into error answers; they are in the log in any case.
         limits: How much the server takes on.
+        instance_id: Names the data in health answers: servers that share them share it; drawn anew
+            when not given.
+        processes: How many processes serve this application; limits that are there for all of them
+            together are divided.
+        while_serving: Entered in every process, in the event loop that serves, as long as it does.
     """
     service = Service(limits or ServerLimits())
+    if instance_id is not None:
+        service.instance_id = instance_id
     routes = store_routes(store, service)
     if tracker is not None and tracker.has_prometheus():
         routes += prometheus_routes()
     index = RouteIndex(routes)
+    access = (
+        None
+        if api_token is None
+        else Middleware(AccessMiddleware, api_token=api_token, tracker=tracker, processes=processes)
+    )
     app = StoreApp(
         service,
-        _layers(index, service, cors_allow_origins, tracker, api_token, debug_errors),
+        _layers(index, service, cors_allow_origins, tracker, access, debug_errors),
         title="LightningStore Server",
         version=__version__,
+        docs_url=None,
+        redoc_url=None,
         redirect_slashes=False,
-        lifespan=_lifespan(store, service, tracker),
+        lifespan=_lifespan(store, service, tracker, while_serving or nullcontext),
     )
     app.router.routes.extend(index.routes)
     return app
 
 
 def _lifespan(
-    store: LightningStore, service: Service, tracker: MetricsBackend | None
+    store: LightningStore,
+    service: Service,
+    tracker: MetricsBackend | None,
+    while_serving: Callable[[], AbstractAsyncContextManager[None]],
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
@@ -119,7 +139,8 @@ def _lifespan(
         if isinstance(store, WatchedStore):
             watching.append(asyncio.create_task(store.watchdog.run(WATCHDOG_SECONDS)))
         try:
-            yield
+            async with while_serving():
+                yield
         finally:
             for task in watching:
                 task.cancel()
@@ -135,7 +156,7 @@ def _layers(
     service: Service,
     cors_allow_origins: Sequence[str] | str | None,
     tracker: MetricsBackend | None,
-    api_token: str | None,
+    access: Middleware | None,
     debug_errors: bool,
 ) -> list[Middleware]:
     stack = [Middleware(ObserveMiddleware, index=index, tracker=tracker)]
@@ -151,8 +172,8 @@ def _layers(
             )
         )
     stack.append(Middleware(ErrorMiddleware, debug_errors=debug_errors))
-    if api_token is not None:
-        stack.append(Middleware(AccessMiddleware, api_token=api_token, tracker=tracker))
+    if access is not None:
+        stack.append(access)
     stack.append(Middleware(RoomMiddleware, service=service))
     stack.append(Middleware(DispatchMiddleware))
     return stack

@@ -15,17 +15,23 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_GZIP_MEMBERS = 1000
 """Senders write one; a body of nothing but members would keep the server busy for minutes."""
 
+_HEADERS_KEY = "agl.headers"
 _PIECE_BYTES = 64 * 1024
 
-_ENCODINGS = ("identity", "gzip")
+_ENCODINGS = (b"identity", b"gzip")
 
 
 def header(scope: MutableMapping[str, Any], name: bytes) -> str | None:
     """Value of the first header of that (lower-case) name."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return value.decode("latin-1")
-    return None
+    value = _headers(scope).get(name)
+    return None if value is None else value.decode("latin-1")
+
+
+def _headers(scope: MutableMapping[str, Any]) -> dict[bytes, bytes]:
+    known: dict[bytes, bytes] | None = scope.get(_HEADERS_KEY)
+    if known is None:
+        known = scope[_HEADERS_KEY] = dict(reversed(scope["headers"]))  # the first of a name stays
+    return known
 
 
 async def read_body(scope: MutableMapping[str, Any], receive: Receive) -> bytes:
@@ -35,13 +41,13 @@ async def read_body(scope: MutableMapping[str, Any], receive: Receive) -> bytes:
         HttpError: 413 too large (packed or unpacked), 415 unknown encoding, 400 broken gzip.
         ClientGoneError: the client left before it had sent everything.
     """
-    encoding = (header(scope, b"content-encoding") or "identity").strip().lower()
+    headers = _headers(scope)
+    encoding = headers.get(b"content-encoding", b"identity").strip().lower() or b"identity"
     if encoding not in _ENCODINGS:
-        raise HttpError(
-            415, f"Content-Encoding: {encoding!r} is not supported; send gzip or nothing"
-        )
-    declared = header(scope, b"content-length")
-    if declared is not None and declared.isdigit() and int(declared) > MAX_BODY_BYTES:
+        named = encoding.decode("latin-1")
+        raise HttpError(415, f"Content-Encoding: {named!r} is not supported; send gzip or nothing")
+    declared = headers.get(b"content-length", b"")
+    if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
         raise _too_large()
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False):
@@ -50,7 +56,7 @@ async def read_body(scope: MutableMapping[str, Any], receive: Receive) -> bytes:
             raise _too_large()
     else:
         raw = await _receive_chunks(scope, message, receive)
-    return unpack_gzip(raw) if encoding == "gzip" and raw else raw
+    return unpack_gzip(raw) if encoding == b"gzip" and raw else raw
 
 
 async def _receive_chunks(

@@ -7,8 +7,7 @@ import re
 import traceback
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, to_json
@@ -61,14 +60,13 @@ class ClientGoneError(Exception):
     """The client closed the connection before it was answered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """Status, headers beyond content type and length, and body of an answer."""
 
     status: int
     body: bytes = b""
     media_type: bytes = b"application/json"
-    headers: Headers = field(default=())
+    headers: Headers = ()
 
 
 def reply_to(error: Exception, *, debug_errors: bool) -> Reply:

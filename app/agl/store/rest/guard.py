@@ -20,9 +20,14 @@ from agl.store.rest.route import match_of
 from agl.store.rest.service import Service
 from agl.store.rest.wire import HEALTH_PATH, INSTANCE_HEADER
 from agl.utils.metrics import MetricsBackend
+from agl.utils.metrics_catalogue import REFUSALS, register
 
 _REFUSED = "agl.http.refused.total"
 _INSTANCE = INSTANCE_HEADER.lower().encode()
+
+
+WRONG_TOKENS = 100
+"""Wrong tokens that an address may send at once; one a second more."""
 
 
 class Throttle:
@@ -37,7 +42,7 @@ class Throttle:
 
     def __init__(
         self,
-        burst: float = 100,
+        burst: float = WRONG_TOKENS,
         per_second: float = 1,
         addresses: int = 10_000,
         clock: Callable[[], float] = time.monotonic,
@@ -67,19 +72,27 @@ class AccessMiddleware:
     """Lets in who shows the API token, as Bearer or as Basic password; health is open.
 
     Wrong tokens are counted, and answered 429 when one address sends many; who shows the right one
-    is let in all the same, since all runners may share an address.
+    is let in all the same, since all runners may share an address. Each of several processes counts
+    for itself, up to its share: together they let no more through than one would.
     """
 
     def __init__(
-        self, app: ASGIApp, *, api_token: str, tracker: MetricsBackend | None = None
+        self,
+        app: ASGIApp,
+        *,
+        api_token: str,
+        tracker: MetricsBackend | None = None,
+        processes: int = 1,
     ) -> None:
         self._app = app
         self._token = api_token.encode()
-        self._throttle = Throttle()
+        self._throttle = Throttle(
+            burst=max(1.0, WRONG_TOKENS / processes), per_second=1 / processes
+        )
         self._tracker = tracker
         if tracker is not None:
-            tracker.register_counter(_REFUSED, ("reason",))
-            for reason in ("missing", "wrong", "throttled"):
+            register(tracker, _REFUSED)
+            for reason in sorted(REFUSALS.values):
                 tracker.touch_counter(_REFUSED, {"reason": reason})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,23 +11,34 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agl.store.rest.errors import ClientGoneError, HttpError, reply_to
 from agl.store.rest.limits import stopping
-from agl.store.rest.route import MATCH_KEY, Match, RouteIndex, WireRoute, match_of, send_reply
+from agl.store.rest.route import (
+    MATCH_KEY,
+    STATUS_KEY,
+    Match,
+    RouteIndex,
+    WireRoute,
+    match_of,
+    send_reply,
+)
 from agl.store.rest.wire import API_V1_AGL_PREFIX, TRACES_PATH
-from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend, Record
+from agl.utils.metrics import MetricsBackend, Record
+from agl.utils.metrics_catalogue import HTTP_METHODS, HTTP_PATHS, register
 
 logger = logging.getLogger("agl.store.server")
 
 CLIENT_GONE = 499
 UNMATCHED = "unmatched"
 
-_STATUS_KEY = "agl.status"
-"""Where the layers find the status of the answer, once it has started."""
-
 _NOT_STARTED = 0
-_HTTP_LABELS = ("path", "method", "status")
 _LATENCY = "agl.http.latency"
 _WAITS = "agl.http.waits"
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
+_METHODS = frozenset(HTTP_METHODS.values - {"OTHER"})
+_FAILURES = (401, 413, 422, 429, 499, 500, 503)
+"""Statuses that any route may answer; their counters are there from the start."""
+
+_FAILURES_BY_ID = (404, 409)
+"""The same for routes that name something by its id."""
+
 _TIMED_PREFIXES = (API_V1_AGL_PREFIX, TRACES_PATH)
 
 
@@ -40,13 +51,18 @@ class HttpMetrics:
     def __init__(self, tracker: MetricsBackend, routes: Iterable[WireRoute]) -> None:
         self._tracker = tracker
         self._timers: dict[tuple[str, str, int], Record] = {}
-        tracker.register_counter("agl.http.total", _HTTP_LABELS, group_level=2)
-        for name in (_LATENCY, _WAITS):
-            tracker.register_histogram(name, _HTTP_LABELS, buckets=LATENCY_BUCKETS, group_level=2)
+        register(tracker, "agl.http.total", _LATENCY, _WAITS)
         for route in routes:
-            labels = _labels(route.path, route.method, route.success_status)
-            tracker.touch_counter("agl.http.total", labels)
-            tracker.touch_histogram(_duration_metric(route), labels)
+            HTTP_PATHS.add((route.path,))
+            self._touch(route)
+
+    def _touch(self, route: WireRoute) -> None:
+        success = _labels(route.path, route.method, route.success_status)
+        self._tracker.touch_histogram(_duration_metric(route), success)
+        by_id = _FAILURES_BY_ID if "{" in route.path else ()
+        for status in (route.success_status, *_FAILURES, *by_id):
+            labels = _labels(route.path, route.method, status)
+            self._tracker.touch_counter("agl.http.total", labels)
 
     def record(self, scope: Scope, status: int, seconds: float) -> None:
         """Count one request; paths nobody declared share one label value."""
@@ -87,24 +103,29 @@ class ObserveMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope[MATCH_KEY] = self._index.resolve(scope)
-        scope[_STATUS_KEY] = _NOT_STARTED
-
-        def note_status(message: Message) -> Awaitable[None]:
-            if message["type"] == "http.response.start":
-                scope[_STATUS_KEY] = message["status"]
-            return send(message)
-
+        match = scope[MATCH_KEY] = self._index.resolve(scope)
+        scope[STATUS_KEY] = _NOT_STARTED
+        if match is None or match.route is None or match.route.takes_request:
+            send = _noting_status(scope, send)  # others send by `send_reply`, which does it
         began = time.perf_counter()
         try:
-            await self._app(scope, receive, note_status)
+            await self._app(scope, receive, send)
         finally:
             seconds = time.perf_counter() - began
-            status: int = scope[_STATUS_KEY] or 500
+            status: int = scope[STATUS_KEY] or 500
             if self._metrics is not None:
                 self._metrics.record(scope, status, seconds)
             if logger.isEnabledFor(logging.DEBUG):
                 _log(scope, status, seconds)
+
+
+def _noting_status(scope: Scope, send: Send) -> Send:
+    def note_status(message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            scope[STATUS_KEY] = message["status"]
+        return send(message)
+
+    return note_status
 
 
 def _log(scope: Scope, status: int, seconds: float) -> None:
@@ -138,16 +159,16 @@ class ErrorMiddleware:
         try:
             await self._app(scope, receive, send)
         except ClientGoneError:
-            scope[_STATUS_KEY] = CLIENT_GONE
+            scope[STATUS_KEY] = CLIENT_GONE
         except asyncio.CancelledError:
             # The server cancels what is left when its time to stop is up.
-            if scope[_STATUS_KEY] != _NOT_STARTED:
+            if scope[STATUS_KEY] != _NOT_STARTED:
                 raise
-            await send_reply(send, reply_to(stopping(), debug_errors=self._debug_errors))
+            await send_reply(scope, send, reply_to(stopping(), debug_errors=self._debug_errors))
         except Exception as error:
-            if scope[_STATUS_KEY] != _NOT_STARTED:
+            if scope[STATUS_KEY] != _NOT_STARTED:
                 raise
-            await send_reply(send, reply_to(error, debug_errors=self._debug_errors))
+            await send_reply(scope, send, reply_to(error, debug_errors=self._debug_errors))
 
 
 class DispatchMiddleware:

@@ -6,7 +6,7 @@ import http
 from typing import Any
 
 from agl.store.rest.examples import EXAMPLES
-from agl.store.rest.wire import HEALTH_PATH, IDEMPOTENCY_HEADER, INSTANCE_HEADER
+from agl.store.rest.wire import HEALTH_PATH, IDEMPOTENCY_HEADER, INSTANCE_HEADER, RETRY_HEADER
 
 JSON = "application/json"
 
@@ -31,6 +31,7 @@ _SECURITY_SCHEMES = {
 _HEADERS: tuple[tuple[str, str], ...] = (
     (INSTANCE_HEADER, "Answer only if the server's health names this instance; 409 otherwise"),
     (IDEMPOTENCY_HEADER, "Carry the request out once, however often it is sent with this key"),
+    (RETRY_HEADER, "Say so when the key was sent before: another process may have seen it"),
 )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from agl.store.rest.errors import HttpError, Reply
+from agl.utils.request_ids import RequestIds, ids_of_request
 
 KEY_HEADER = b"idempotency-key"
 LONGEST_KEY = 200
@@ -51,8 +52,22 @@ class Replays:
     def __len__(self) -> int:
         return len(self._kept)
 
-    async def once(self, path: str, key: str, work: Callable[[], Awaitable[Reply]]) -> Reply:
+    async def once(
+        self,
+        path: str,
+        key: str,
+        work: Callable[[], Awaitable[Reply]],
+        *,
+        sent_again: bool = False,
+    ) -> Reply:
         """The answer to the first request of this key; ``work`` makes it, if there was none.
+
+        Args:
+            path: The key is one of this path.
+            key: Names the request.
+            work: Carries it out. What it creates gets ids that follow from the key, so that a
+                process that never saw the first request finds what that has created.
+            sent_again: The client says that it has sent the request before.
 
         Raises:
             HttpError: 400, the key is too long.
@@ -65,13 +80,17 @@ class Replays:
                 return await asyncio.shield(known.answer)
             except _NotCarriedOutError:
                 known = self._kept.get((path, key))
-        return await self._first((path, key), work)
+        ids = RequestIds(f"{path} {key}", sent_again=sent_again)
+        return await self._first((path, key), work, ids)
 
-    async def _first(self, place: tuple[str, str], work: Callable[[], Awaitable[Reply]]) -> Reply:
+    async def _first(
+        self, place: tuple[str, str], work: Callable[[], Awaitable[Reply]], ids: RequestIds
+    ) -> Reply:
         kept = _Kept(asyncio.get_running_loop().create_future(), 0, self._clock())
         self._kept[place] = kept
         try:
-            reply = await work()
+            with ids_of_request(ids):
+                reply = await work()
         except BaseException:
             del self._kept[place]
             kept.answer.set_exception(_NotCarriedOutError())

@@ -25,20 +25,25 @@ from agl.store.rest.body import header, read_body
 from agl.store.rest.errors import MAX_REPEATED_BODY, Reply, RequestInvalidError
 from agl.store.rest.replays import KEY_HEADER, Replays
 from agl.store.rest.waiting import WaitingRoom
-from agl.store.rest.wire import ErrorBody, dump
+from agl.store.rest.wire import RETRY_HEADER, ErrorBody, dump
 from agl.utils.ownership import share_objects
 
 Method = Literal["GET", "POST"]
 Endpoint = Callable[..., Awaitable[Any]]
 
 MATCH_KEY = "agl.match"
+STATUS_KEY = "agl.status"
+"""Where the layers find the status of the answer, once it has started; 0 until then."""
+
+_AGAIN = RETRY_HEADER.lower().encode()
 
 
-async def send_reply(send: Send, reply: Reply) -> None:
-    """Send an answer in one go."""
+async def send_reply(scope: MutableMapping[str, Any], send: Send, reply: Reply) -> None:
+    """Send an answer in one go, and note its status."""
+    scope[STATUS_KEY] = reply.status
     headers = [
         (b"content-type", reply.media_type),
-        (b"content-length", str(len(reply.body)).encode()),
+        (b"content-length", b"%d" % len(reply.body)),
         *reply.headers,
     ]
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
@@ -106,7 +111,8 @@ class WireRoute(APIRoute):
     most one body; it may instead take the whole :class:`~starlette.requests.Request` and return a
     :class:`~starlette.responses.Response`. With ``waiting`` the endpoint may take long on purpose:
     it is cancelled when the client leaves or the server stops, and timed apart. With ``replays`` a
-    request that brings an ``Idempotency-Key`` is carried out once, however often it is sent.
+    request that brings an ``Idempotency-Key`` is carried out once, however often it is sent. A
+    request that says that it may have been carried out already goes to ``again``, if there is one.
     """
 
     def __init__(
@@ -119,6 +125,7 @@ class WireRoute(APIRoute):
         errors: tuple[int, ...] = (),
         waiting: WaitingRoom | None = None,
         replays: Replays | None = None,
+        again: Endpoint | None = None,
         openapi_extra: dict[str, Any] | None = None,
         response_class: type[Response] | None = None,
         include_in_schema: bool = True,
@@ -143,6 +150,7 @@ class WireRoute(APIRoute):
         self._call = endpoint
         self.waiting = waiting
         self.replays = replays
+        self._again = again
         self._query: _QueryPart | None = None
         self._body: _BodyPart | None = None
         self._read_signature(endpoint)
@@ -169,18 +177,25 @@ class WireRoute(APIRoute):
         if self._body is not None:
             raw = await read_body(scope, receive)
             arguments[self._body.name] = self._body.parse(raw, header(scope, b"content-type"))
+        again = header(scope, _AGAIN) is not None
+        call = self._again if again and self._again is not None else self._call
         with share_objects():  # what came as bytes belongs to nobody else, and leaves as bytes
             if self.replays is not None and (key := header(scope, KEY_HEADER)) is not None:
-                reply = await self.replays.once(scope["path"], key, lambda: self._reply(arguments))
+                reply = await self.replays.once(
+                    scope["path"],
+                    key,
+                    lambda: self._reply(call, arguments),
+                    sent_again=again,
+                )
             elif self.waiting is not None:
-                result = await self.waiting.wait(self._call(**arguments), receive)
+                result = await self.waiting.wait(call(**arguments), receive)
                 reply = Reply(self.success_status, dump(result))
             else:
-                reply = await self._reply(arguments)
-        await send_reply(send, reply)
+                reply = await self._reply(call, arguments)
+        await send_reply(scope, send, reply)
 
-    async def _reply(self, arguments: dict[str, Any]) -> Reply:
-        return Reply(self.success_status, dump(await self._call(**arguments)))
+    async def _reply(self, call: Endpoint, arguments: dict[str, Any]) -> Reply:
+        return Reply(self.success_status, dump(await call(**arguments)))
 
 
 def _is_list(annotation: Any) -> bool:

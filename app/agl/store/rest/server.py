@@ -88,6 +88,7 @@ class LightningStoreServer(LightningStore):
             api_token=api_token,
             debug_errors=debug_errors,
             limits=limits,
+            processes=launcher_args.n_workers,
         )
         self.server_launcher: PythonServerLauncher | None = PythonServerLauncher(
             self.app, launcher_args

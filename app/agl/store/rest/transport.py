@@ -9,10 +9,9 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
-from weakref import WeakKeyDictionary
 
 import aiohttp
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -22,6 +21,7 @@ from agl.store.rest.wire import (
     HEALTH_PATH,
     IDEMPOTENCY_HEADER,
     INSTANCE_HEADER,
+    RETRY_HEADER,
     error_from_answer,
 )
 
@@ -71,17 +71,16 @@ class Transport:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = (
-            WeakKeyDictionary()
-        )
+        self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
+        self.features: frozenset[str] | None = None
+        """What the server has beyond 0.3, as its last health told; ``None`` before the first."""
 
     def __repr__(self) -> str:
         return f"Transport({self.root!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            key: value for key, value in self.__dict__.items() if key not in ("_lock", "_sessions")
-        }
+        own = ("_lock", "_sessions", "features")
+        return {key: value for key, value in self.__dict__.items() if key not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -99,7 +98,7 @@ class Transport:
         *,
         body: bytes | None = None,
         params: Params = (),
-        retry: bool = True,
+        repeat_if: str | None = None,
         once: bool = False,
         takes: float = 0.0,
     ) -> bytes:
@@ -110,7 +109,7 @@ class Transport:
             path: Path of the URL.
             body: JSON.
             params: Query of the URL.
-            retry: Whether to ask again at all.
+            repeat_if: Ask again only of a server that has this feature.
             once: Give the request a key, by which our servers carry it out once however often it
                 is sent.
             takes: Seconds that the server may take on purpose, beyond the request timeout.
@@ -127,7 +126,8 @@ class Transport:
             headers[INSTANCE_HEADER] = pinned
 
         async def ask() -> bytes:
-            async with self.session().request(
+            session = await self.session()
+            async with session.request(
                 method,
                 self.root + path,
                 data=body,
@@ -145,15 +145,21 @@ class Transport:
                 )
             return payload
 
-        for delay in self.retry_delays if retry else ():
+        for number, delay in enumerate(self.retry_delays, start=1):
             try:
                 return await ask()
             except Exception as error:
-                if not _may_pass(error) or not await self._healthy():
+                if not _may_pass(error) or not self._has(repeat_if):
                     raise
+                if not await self._healthy() or not self._has(repeat_if):
+                    raise
+                headers[RETRY_HEADER] = str(number)
                 logger.info("%s %s failed (%s); again in %s s", method, path, error, delay)
                 await asyncio.sleep(delay)
         return await ask()
+
+    def _has(self, feature: str | None) -> bool:
+        return feature is None or feature in (self.features or ())
 
     async def _healthy(self) -> bool:
         if not self.health_retry_delays:
@@ -165,19 +171,31 @@ class Transport:
         return await self._answers()
 
     async def _answers(self) -> bool:
+        """Whether the server is well; whichever it is by now, what it has is noted."""
         try:
-            async with self.session().get(self.root + HEALTH_PATH) as response:
-                return response.status == 200
+            session = await self.session()
+            async with session.get(self.root + HEALTH_PATH) as response:
+                if response.status != 200:
+                    return False
+                named = _json_object(await response.read()).get("features")
         except (aiohttp.ClientError, TimeoutError):
             return False
+        self.features = frozenset(map(str, cast("list[Any]", named or ())))
+        return True
 
-    def session(self) -> aiohttp.ClientSession:
-        """The session of the running event loop."""
+    async def session(self) -> aiohttp.ClientSession:
+        """The session of the running event loop; it is closed when the loop ends."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            session = self._sessions.get(loop)
-            if session is None or session.closed:
-                session = self._sessions[loop] = self._new_session()
+            known = self._sessions.get(loop)
+            if known is not None and not known.session.closed:
+                return known.session
+            for other in [one for one in self._sessions if one.is_closed()]:
+                del self._sessions[other]
+            session = self._new_session()
+            keeper = _closed_at_the_end(session)
+            self._sessions[loop] = _Session(session, keeper)
+        await anext(keeper)
         return session
 
     def _new_session(self) -> aiohttp.ClientSession:
@@ -198,13 +216,26 @@ class Transport:
             sessions = list(self._sessions.items())
             self._sessions.clear()
         here = asyncio.get_running_loop()
-        for loop, session in sessions:
+        for loop, one in sessions:
             with contextlib.suppress(RuntimeError):  # its event loop is closed already
                 if loop is here or not loop.is_running():
-                    await session.close()
+                    await one.keeper.aclose()
                 else:
-                    there = asyncio.run_coroutine_threadsafe(session.close(), loop)
+                    there = asyncio.run_coroutine_threadsafe(one.keeper.aclose(), loop)
                     await asyncio.wrap_future(there)
+
+
+class _Session(NamedTuple):
+    session: aiohttp.ClientSession
+    keeper: AsyncGenerator[None]
+
+
+async def _closed_at_the_end(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
+    """Event loops finish their generators before they close, and a session needs its loop."""
+    try:
+        yield
+    finally:
+        await session.close()
 
 
 def split_credentials(address: str) -> tuple[str, str | None]:

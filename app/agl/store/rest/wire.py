@@ -33,9 +33,9 @@ from agl.types import (
     RolloutStatus,
     Span,
     StuckItem,
-    TaskInput,
     WorkerStatus,
 )
+from agl.types.bounds import Count, Identifier, Storable, StorableDict, Timestamp
 from agl.types.first_fault import FirstFault
 from agl.utils.encoded import EncodedItems, recall_json
 
@@ -50,6 +50,9 @@ INSTANCE_HEADER = "AGL-Instance-Id"
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 """A request with a key that was carried out already is answered as the first time."""
+
+RETRY_HEADER = "AGL-Retry"
+"""Says that the request may have been carried out already, its answer lost; the number of times."""
 
 FEATURES = ("spans-batch", "sequence-ids-batch", "attempts-batch", "idempotency", "long-waits")
 """What this server has beyond 0.3, as its health tells."""
@@ -135,8 +138,8 @@ def _validation_text(item: Any) -> str:
 class PageQuery(BaseModel):
     """Paging and sorting, shared by every list."""
 
-    limit: int = Field(default=-1, description="Most items to return; -1 for no limit")
-    offset: int = Field(default=0, description="Matches to skip")
+    limit: Count = Field(default=-1, description="Most items to return; -1 for no limit")
+    offset: Count = Field(default=0, description="Matches to skip")
     sort_by: str | None = Field(default=None, description="A field of the item")
     sort_order: SortOrder = "asc"
 
@@ -184,12 +187,12 @@ class QuerySpansRequest(FilteredQuery):
 class RolloutRequest(BaseModel):
     """A rollout to start at once."""
 
-    input: TaskInput
+    input: Storable
     mode: RolloutMode | None = None
-    resources_id: str | None = None
+    resources_id: Identifier | None = None
     config: RolloutConfig | None = None
-    metadata: dict[str, Any] | None = None
-    worker_id: str | None = None
+    metadata: StorableDict | None = None
+    worker_id: Identifier | None = None
 
 
 class EnqueueManyRolloutsRequest(BaseModel):
@@ -197,41 +200,41 @@ class EnqueueManyRolloutsRequest(BaseModel):
 
 
 class DequeueRolloutRequest(BaseModel):
-    worker_id: str | None = None
+    worker_id: Identifier | None = None
 
 
 class DequeueManyRolloutsRequest(DequeueRolloutRequest):
-    limit: int = 1
+    limit: Count = 1
 
 
 class StartAttemptRequest(BaseModel):
-    worker_id: str | None = None
+    worker_id: Identifier | None = None
 
 
 class UpdateRolloutRequest(BaseModel):
     """A key that is present is written, one that is missing is left alone."""
 
-    input: TaskInput = None
+    input: Storable = None
     mode: RolloutMode | None = None
-    resources_id: str | None = None
+    resources_id: Identifier | None = None
     status: RolloutStatus | None = None
     config: RolloutConfig | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: StorableDict | None = None
 
 
 class UpdateAttemptRequest(BaseModel):
     """A key that is present is written, one that is missing is left alone."""
 
     status: AttemptStatus | None = None
-    worker_id: str | None = None
-    last_heartbeat_time: float | None = None
-    metadata: dict[str, Any] | None = None
+    worker_id: Identifier | None = None
+    last_heartbeat_time: Timestamp | None = None
+    metadata: StorableDict | None = None
 
 
 class UpdateWorkerRequest(BaseModel):
     """A key that is present is written, one that is missing is left alone."""
 
-    heartbeat_stats: dict[str, Any] | None = None
+    heartbeat_stats: StorableDict | None = None
 
 
 class UpdateManyAttemptsRequest(BaseModel):
@@ -261,8 +264,8 @@ class AddManySpansRequest(BaseModel):
 
 
 class NextSequenceIdRequest(BaseModel):
-    rollout_id: str
-    attempt_id: str
+    rollout_id: Identifier
+    attempt_id: Identifier
 
 
 class NextSequenceIdResponse(BaseModel):

@@ -13,6 +13,7 @@ from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
+    Collection,
     Iterable,
     Mapping,
     Sequence,
@@ -40,7 +41,7 @@ from agl.store.collection.mongo.section_writes import Call, SectionWrites
 from agl.store.collection.mongo.totals import COUNTERS
 from agl.store.collection.mongo.views import AttemptView, QueueView, RootView
 from agl.store.collection.writes import WriteBatch
-from agl.types import RUNNING_STATUSES, ResourcesUpdate, Span, Worker
+from agl.types import RUNNING_STATUSES, Attempt, ResourcesUpdate, Rollout, Span, Worker
 from agl.utils.metrics import MetricsBackend
 
 R = TypeVar("R")
@@ -293,6 +294,23 @@ class MongoLightningCollections(LightningCollections):
             )
         )
         return [document["rollout_id"] for document in found]
+
+    async def claims(self, attempt_ids: Collection[str]) -> list[tuple[Rollout, Attempt]]:
+        """Rollouts under way whose latest attempt is one of these, as they entered the queue."""
+        lane = await self.lane()
+        match = {
+            "partition_id": self.partition_id,
+            "status": {"$in": sorted(RUNNING_STATUSES)},
+            "attempts.attempt_id": {"$in": sorted(attempt_ids)},
+        }
+        documents = await lane.reading(lambda: lane.database[ROLLOUTS].find(match).to_list())
+        roots = [Root(document) for document in documents]
+        roots.sort(key=lambda root: root.queued_at or 0.0)
+        return [
+            (root.rollout, root.latest)
+            for root in roots
+            if root.latest is not None and root.latest.attempt_id in attempt_ids
+        ]
 
     async def leave_loop(self) -> None:
         """Let what runs beside calls come to an end, in the running event loop."""

@@ -1,17 +1,4 @@
-"""Metrics of the driver: commands, connections, repeats and batches.
-
-=================================== =========== ===========================================
-``agl.mongo.commands.total``        counter     ``command``, ``status``
-``agl.mongo.commands.latency``      histogram   ``command``, ``status``; seconds
-``agl.mongo.pool.connections.total``counter     ``event``: created, closed
-``agl.mongo.pool.wait``             histogram   ``status``; seconds until a connection was free
-``agl.mongo.retries.total``         counter     ``operation``: write, transaction, commit
-``agl.mongo.transactions.total``    counter     ``outcome``: committed, aborted
-``agl.mongo.batch.size``            histogram   ``kind``: write, read; operations in one call
-=================================== =========== ===========================================
-
-The connections open now are ``created`` less ``closed``.
-"""
+"""Metrics of the driver: commands, connections, repeats and batches (``agl.mongo.*``)."""
 
 from __future__ import annotations
 
@@ -20,31 +7,13 @@ from typing import Any, Literal
 
 from pymongo import monitoring
 
-from agl.utils.metrics import LATENCY_BUCKETS, MetricsBackend, Record
-
-COMMANDS = frozenset(
-    (
-        "abortTransaction",
-        "aggregate",
-        "bulkWrite",
-        "commitTransaction",
-        "count",
-        "create",
-        "createIndexes",
-        "delete",
-        "find",
-        "findAndModify",
-        "getMore",
-        "hello",
-        "insert",
-        "ping",
-        "update",
-    )
+from agl.utils.metrics import MetricsBackend, Record
+from agl.utils.metrics_catalogue import (
+    MONGO_CONNECTIONS,
+    MONGO_OUTCOMES,
+    MONGO_RETRIED,
+    register,
 )
-"""Commands with a label of their own; the others are ``other``."""
-
-BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
-STATUSES = ("OK", "refused", "unreachable")
 
 Retried = Literal["write", "transaction", "commit"]
 Outcome = Literal["committed", "aborted"]
@@ -56,29 +25,20 @@ class DriverMetrics:
 
     def __init__(self, tracker: MetricsBackend) -> None:
         self._tracker = tracker
-        counter, histogram = tracker.register_counter, tracker.register_histogram
-        counter("agl.mongo.commands.total", ("command", "status"), group_level=1)
-        histogram(
-            "agl.mongo.commands.latency",
-            ("command", "status"),
-            buckets=LATENCY_BUCKETS,
-            group_level=1,
-        )
-        counter("agl.mongo.pool.connections.total", ("event",))
-        histogram("agl.mongo.pool.wait", ("status",), buckets=LATENCY_BUCKETS)
-        counter("agl.mongo.retries.total", ("operation",))
-        counter("agl.mongo.transactions.total", ("outcome",))
-        histogram("agl.mongo.batch.size", ("kind",), buckets=BATCH_BUCKETS)
+        register(tracker, "agl.mongo.commands.total", "agl.mongo.commands.latency")
+        register(tracker, "agl.mongo.pool.connections.total", "agl.mongo.pool.wait")
+        register(tracker, "agl.mongo.retries.total", "agl.mongo.transactions.total")
+        register(tracker, "agl.mongo.batch.size")
         self._timers: dict[tuple[str, str], Record] = {}
         self._touch()
 
     def _touch(self) -> None:
         touch = self._tracker.touch_counter
-        for event in ("created", "closed"):
+        for event in sorted(MONGO_CONNECTIONS.values):
             touch("agl.mongo.pool.connections.total", {"event": event})
-        for operation in ("write", "transaction", "commit"):
+        for operation in sorted(MONGO_RETRIED.values):
             touch("agl.mongo.retries.total", {"operation": operation})
-        for outcome in ("committed", "aborted"):
+        for outcome in sorted(MONGO_OUTCOMES.values):
             touch("agl.mongo.transactions.total", {"outcome": outcome})
 
     def listeners(self) -> Sequence[Any]:
@@ -87,13 +47,12 @@ class DriverMetrics:
 
     def command(self, name: str, status: str, seconds: float) -> None:
         """One command ended."""
-        known = name if name in COMMANDS else "other"
-        timer = self._timers.get((known, status))
+        timer = self._timers.get((name, status))
         if timer is None:
-            timer = self._timers[known, status] = self._tracker.timer(
+            timer = self._timers[name, status] = self._tracker.timer(
                 "agl.mongo.commands.total",
                 "agl.mongo.commands.latency",
-                {"command": known, "status": status},
+                {"command": name, "status": status},
             )
         timer(seconds)
 

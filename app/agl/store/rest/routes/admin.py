@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from agl import __version__
 from agl.store.base import LightningStore
+from agl.store.rest.manual import render
 from agl.store.rest.route import WireRoute
 from agl.store.rest.service import Service
 from agl.store.rest.wire import API_V1_AGL_PREFIX, API_V1_PREFIX, FEATURES, HEALTH_PATH, Health
@@ -33,6 +34,16 @@ class AdminRoutes:
                 self.openapi,
                 response_class=JSONResponse,
             ),
+            *(
+                WireRoute(
+                    "GET",
+                    path,
+                    self.manual,
+                    response_class=HTMLResponse,
+                    include_in_schema=False,
+                )
+                for path in ("/docs", "/redoc")
+            ),
         ]
 
     async def health(self) -> Health:
@@ -44,6 +55,10 @@ class AdminRoutes:
     async def openapi(self, request: Request) -> Response:
         """This document, at a path that a proxy for ``/v1/agl`` lets through."""
         return JSONResponse(request.app.openapi())
+
+    async def manual(self, request: Request) -> Response:
+        """The same for people."""
+        return HTMLResponse(render(request.app.openapi()))
 
     async def statistics(self) -> dict[str, Any]:
         """Totals of the store."""

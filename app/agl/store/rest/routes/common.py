@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from agl.store.rest.errors import HttpError
+from agl.store.rest.errors import HttpError, RequestInvalidError
 from agl.store.rest.wire import PageQuery
 from agl.types import PaginatedResult
+from agl.types.bounds import MAX_ID_CHARACTERS
 
 logger = logging.getLogger("agl.store.server")
 
@@ -30,6 +31,24 @@ def check_page(query: PageQuery, model: type[BaseModel]) -> None:
     if query.sort_by is not None and query.sort_by not in model.model_fields:
         allowed = ", ".join(model.model_fields)
         raise HttpError(400, f"Invalid sort_by: {query.sort_by}, allowed fields are: {allowed}")
+
+
+def check_new_id(**ids: str) -> None:
+    """Refuse ids from a path that are too long for something new to be called so.
+
+    Raises:
+        RequestInvalidError: 422, the parameter named.
+    """
+    for name, value in ids.items():
+        if len(value) > MAX_ID_CHARACTERS:
+            problem = {
+                "type": "string_too_long",
+                "loc": ("path", name),
+                "msg": f"String should have at most {MAX_ID_CHARACTERS} characters",
+                "input": value,
+                "ctx": {"max_length": MAX_ID_CHARACTERS},
+            }
+            raise RequestInvalidError([problem])
 
 
 def given(request: BaseModel, *, never_null: Collection[str]) -> dict[str, Any]:

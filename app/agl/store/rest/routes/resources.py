@@ -8,7 +8,7 @@ from fastapi import Query
 
 from agl.store.base import LightningStore
 from agl.store.rest.route import WireRoute
-from agl.store.rest.routes.common import check_page, page_of
+from agl.store.rest.routes.common import check_new_id, check_page, page_of
 from agl.store.rest.service import Service
 from agl.store.rest.wire import API_V1_AGL_PREFIX, QueryResourcesRequest
 from agl.types import NamedResources, PaginatedResult, ResourcesUpdate
@@ -54,6 +54,7 @@ class ResourceRoutes:
         self, resources_id: str, resources: GivenResources
     ) -> ResourcesUpdate:
         """Replace resources and raise their version, or create them."""
+        check_new_id(resources_id=resources_id)
         return await self._store.update_resources(resources_id, resources)
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:

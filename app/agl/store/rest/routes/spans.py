@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Query
 
+from agl.errors import GoneError
 from agl.store.base import LightningStore
 from agl.store.rest.route import WireRoute
 from agl.store.rest.routes.common import check_page, page_of
@@ -18,6 +19,7 @@ from agl.store.rest.wire import (
     NextSequenceIdRequest,
     NextSequenceIdResponse,
     QuerySpansRequest,
+    dump,
 )
 from agl.types import PaginatedResult, Span
 
@@ -32,10 +34,19 @@ class SpanRoutes:
     def routes(self) -> list[WireRoute]:
         root = f"{API_V1_AGL_PREFIX}/spans"
         return [
-            WireRoute("POST", root, self.add_span, status=201, errors=(404,)),
+            WireRoute(
+                "POST", root, self.add_span, status=201, errors=(404,), again=self.add_span_again
+            ),
             WireRoute("GET", root, self.query_spans, errors=(410,)),
             WireRoute("POST", f"{root}/search", self.search_spans, errors=(410,)),
-            WireRoute("POST", f"{root}/batch", self.add_many_spans, status=201, errors=(404, 413)),
+            WireRoute(
+                "POST",
+                f"{root}/batch",
+                self.add_many_spans,
+                status=201,
+                errors=(404, 413),
+                again=self.add_many_spans_again,
+            ),
             WireRoute("POST", f"{root}/next", self.get_next_span_sequence_id),
             WireRoute("POST", f"{root}/next/batch", self.get_many_span_sequence_ids, errors=(413,)),
         ]
@@ -48,6 +59,35 @@ class SpanRoutes:
         """Store spans; answers the newly stored ones in the order given."""
         self._service.limits.check_batch(request.spans, "spans")
         return list(await self._store.add_many_spans(request.spans))
+
+    async def add_span_again(self, span: Span) -> Span | None:
+        """Store a span whose first answer may have been lost."""
+        stored = await self.add_many_spans_again(AddManySpansRequest.model_construct(spans=[span]))
+        return stored[0] if stored else None
+
+    async def add_many_spans_again(self, request: AddManySpansRequest) -> list[Span]:
+        """Store spans whose first answer may have been lost.
+
+        Those that are there already, exactly as they are sent, count as newly stored: it was this
+        request that stored them.
+        """
+        new = {_key(span) for span in await self.add_many_spans(request)}
+        first = {_key(span): span for span in reversed(request.spans)}
+        return [
+            span
+            for span in request.spans
+            if span is first[_key(span)] and (_key(span) in new or await self._is_stored(span))
+        ]
+
+    async def _is_stored(self, span: Span) -> bool:
+        """Whether the store has this span, and not just one of the same ids."""
+        try:
+            found = await self._store.query_spans(
+                span.rollout_id, span.attempt_id, span_id=span.span_id
+            )
+        except GoneError:
+            return False
+        return [dump(one) for one in found] == [dump(span)]
 
     async def query_spans(
         self, query: Annotated[QuerySpansRequest, Query()]
@@ -77,3 +117,7 @@ class SpanRoutes:
             [(one.rollout_id, one.attempt_id) for one in asked]
         )
         return ManySequenceIdsResponse(sequence_ids=list(numbers))
+
+
+def _key(span: Span) -> tuple[str, str, str]:
+    return span.rollout_id, span.attempt_id, span.span_id

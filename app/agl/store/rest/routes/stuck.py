@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from typing import Annotated
 from urllib.parse import quote
@@ -14,6 +15,8 @@ from agl.store.rest.route import WireRoute
 from agl.store.rest.service import Service
 from agl.store.rest.wire import API_V1_AGL_PREFIX, StuckQuery, StuckReport, SuggestedItem
 from agl.types import StuckItem
+
+_AT_ONCE = 256
 
 
 class StuckRoutes:
@@ -35,9 +38,15 @@ class StuckRoutes:
             found = await self._store.find_stuck(query.limit)
         except NotImplementedError:
             raise HttpError(501, "This store cannot tell what is stuck") from None
-        return StuckReport(
-            items=[SuggestedItem(**dict(item), command=suggestion(item)) for item in found]
-        )
+        items: list[SuggestedItem] = []
+        for at in range(0, len(found), _AT_ONCE):
+            items += [_suggested(item) for item in found[at : at + _AT_ONCE]]
+            await asyncio.sleep(0)  # lets other requests in
+        return StuckReport(items=items)
+
+
+def _suggested(item: StuckItem) -> SuggestedItem:
+    return SuggestedItem(**dict(item), command=suggestion(item))
 
 
 def suggestion(item: StuckItem) -> str:

@@ -8,7 +8,7 @@ from fastapi import Query
 
 from agl.store.base import LightningStore
 from agl.store.rest.route import WireRoute
-from agl.store.rest.routes.common import check_page, given, page_of
+from agl.store.rest.routes.common import check_new_id, check_page, given, page_of
 from agl.store.rest.service import Service
 from agl.store.rest.wire import API_V1_AGL_PREFIX, QueryWorkersRequest, UpdateWorkerRequest
 from agl.types import PaginatedResult, Worker
@@ -50,5 +50,6 @@ class WorkerRoutes:
         self, worker_id: str, request: UpdateWorkerRequest | None = None
     ) -> Worker:
         """Note a heartbeat of the worker, with its statistics if given."""
+        check_new_id(worker_id=worker_id)
         changes = given(request or UpdateWorkerRequest(), never_null=("heartbeat_stats",))
         return await self._store.update_worker(worker_id, **changes)

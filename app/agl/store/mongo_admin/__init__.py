@@ -1,0 +1,1 @@
+"""Looks after MongoDB for the command line: diagnosis, partitions, live servers, migration."""

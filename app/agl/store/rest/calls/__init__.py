@@ -1,0 +1,1 @@
+"""What the client asks of a server, one module for each noun."""

@@ -1,0 +1,123 @@
+"""A request that is sent again reaches another server process: nothing is created twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+from mongo import MongoServer, mongo_database, mongo_server
+
+from agl.store.mongo import MongoLightningStore
+from agl.types import EnqueueRolloutRequest
+from agl.utils.request_ids import RequestIds, ids_of_request
+
+__all__ = ["mongo_database", "mongo_server"]
+
+T = TypeVar("T")
+Stores = tuple[MongoLightningStore, MongoLightningStore]
+
+
+@pytest.fixture
+async def stores(mongo_server: MongoServer, mongo_database: str) -> AsyncGenerator[Stores]:
+    """Two that know nothing of each other, as in two processes."""
+    where: dict[str, Any] = {
+        "mongo_uri": mongo_server.uri,
+        "database_name": mongo_database,
+        "partition_id": "p",
+    }
+    async with MongoLightningStore(**where) as one, MongoLightningStore(**where) as two:
+        yield one, two
+
+
+async def sent(key: str, call: Callable[[], Awaitable[T]], *, again: bool = False) -> T:
+    with ids_of_request(RequestIds(key, sent_again=again)):
+        return await call()
+
+
+async def totals(store: MongoLightningStore) -> dict[str, int]:
+    statistics: dict[str, Any] = dict(await store.statistics())
+    return {name: n for name, n in statistics.items() if name.startswith("total_")}
+
+
+async def until_total(store: MongoLightningStore, name: str, expected: int) -> None:
+    """A correction of the totals rides with the next writes, or is sent a moment later."""
+    async with asyncio.timeout(60):
+        while (await totals(store))[name] != expected:  # noqa: ASYNC110 - nothing tells us
+            await asyncio.sleep(0.05)
+
+
+async def test_one_rollout_is_enqueued_once(stores: Stores) -> None:
+    one, two = stores
+    first = await sent("k", lambda: one.enqueue_rollout(1))
+    second = await sent("k", lambda: two.enqueue_rollout(1), again=True)
+    other = await sent("l", lambda: two.enqueue_rollout(1))
+    assert first.rollout_id == second.rollout_id != other.rollout_id
+    for store in stores:
+        await until_total(store, "total_rollouts", 2)
+        assert len(await store.query_rollouts()) == 2
+
+
+async def test_many_rollouts_are_enqueued_once(stores: Stores) -> None:
+    one, two = stores
+    wanted = [EnqueueRolloutRequest(input=n) for n in range(5)]
+    first = await sent("k", lambda: one.enqueue_many_rollouts(wanted))
+    claimed = await one.dequeue_rollout()
+    assert claimed is not None
+    second = await sent("k", lambda: two.enqueue_many_rollouts(wanted), again=True)
+    assert [r.rollout_id for r in first] == [r.rollout_id for r in second]
+    assert len({r.rollout_id for r in first}) == 5
+    assert (await totals(two))["total_rollouts"] == 5
+    stored = await two.get_rollout_by_id(claimed.rollout_id)
+    assert stored is not None
+    assert stored.status == "preparing", "what has happened since stays"
+
+
+async def test_a_rollout_is_started_once(stores: Stores) -> None:
+    one, two = stores
+    first = await sent("k", lambda: one.start_rollout(1, worker_id="w"))
+    second = await sent("k", lambda: two.start_rollout(1, worker_id="w"), again=True)
+    assert first.rollout_id == second.rollout_id
+    assert first.attempt.attempt_id == second.attempt.attempt_id
+    assert len(await two.query_attempts(first.rollout_id)) == 1
+    for store in stores:
+        await until_total(store, "total_attempts", 1)
+
+
+async def test_an_attempt_is_started_once(stores: Stores) -> None:
+    one, two = stores
+    rollout = await one.start_rollout(1)
+    first = await sent("k", lambda: one.start_attempt(rollout.rollout_id))
+    second = await sent("k", lambda: two.start_attempt(rollout.rollout_id), again=True)
+    third = await sent("l", lambda: two.start_attempt(rollout.rollout_id))
+    assert first.attempt == second.attempt
+    assert third.attempt.sequence_id == 3
+    assert len(await two.query_attempts(rollout.rollout_id)) == 3
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+async def test_a_claim_is_handed_out_again(stores: Stores, limit: int) -> None:
+    one, two = stores
+    await one.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(7)])
+
+    def dequeue(store: MongoLightningStore) -> Callable[[], Awaitable[Any]]:
+        return lambda: store.dequeue_many_rollouts(limit=limit, worker_id="w")
+
+    first = await sent("k", dequeue(one))
+    second = await sent("k", dequeue(two), again=True)
+    third = await sent("l", dequeue(two), again=True)
+    assert [(r.rollout_id, r.attempt.attempt_id) for r in first] == [
+        (r.rollout_id, r.attempt.attempt_id) for r in second
+    ]
+    assert [r.input for r in first] == list(range(limit))
+    assert [r.input for r in third] == list(range(limit, 2 * limit))
+    assert (await totals(two))["total_attempts"] == 2 * limit
+
+
+async def test_resources_are_added_once(stores: Stores) -> None:
+    one, two = stores
+    first = await sent("k", lambda: one.add_resources({}))
+    second = await sent("k", lambda: two.add_resources({}), again=True)
+    assert first.resources_id == second.resources_id
+    assert (await totals(two))["total_resources"] == 1
