@@ -1,6 +1,7 @@
 """Collections in MongoDB."""
 
 from agl.store.collection.mongo.collection import MongoBasedCollection
+from agl.store.collection.mongo.collections import MongoLightningCollections
 from agl.store.collection.mongo.errors import resolve_mongo_error_type
 from agl.store.collection.mongo.key_value import MongoBasedKeyValue
 from agl.store.collection.mongo.pool import MongoClientPool
@@ -11,5 +12,6 @@ __all__ = [
     "MongoBasedKeyValue",
     "MongoBasedQueue",
     "MongoClientPool",
+    "MongoLightningCollections",
     "resolve_mongo_error_type",
 ]

@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from bson import ObjectId
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import ClientBulkWriteException, PyMongoError
 
@@ -33,6 +32,11 @@ STATE = "state"
 _WRITE_CONFLICT = 112
 _MOST_NUMBERS = 100_000
 _CLOSE_SECONDS = 5.0
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "rollouts": ("rollout_id",),
+    "spans": ("rollout_id", "attempt_id", "span_id"),
+}
+"""Keys of what is inserted."""
 
 
 class ConflictError(Exception):
@@ -134,16 +138,33 @@ class Lane:
 
     async def _our_own(self, writes: Sequence[Write], taken: Sequence[int]) -> list[int]:
         """Those of the inserts that met themselves: they were sent twice."""
-        by_collection: dict[str, dict[ObjectId, int]] = {}
+        by_collection: dict[str, list[int]] = {}
         for i in taken:
-            by_collection.setdefault(writes[i].collection, {})[writes[i].body["_id"]] = i
+            by_collection.setdefault(writes[i].collection, []).append(i)
         own: list[int] = []
-        for name, ids in by_collection.items():
-            match = {"_id": {"$in": list(ids)}}
+        for name, places in by_collection.items():
+            own += await self._our_own_in(name, {i: writes[i].body for i in places})
+        return own
+
+    async def _our_own_in(self, name: str, bodies: Mapping[int, Mapping[str, Any]]) -> list[int]:
+        """A key that is taken by nobody to be seen is looked for again: its insert is under way."""
+        left = {i: {f: body[f] for f in _KEYS[name]} for i, body in bodies.items()}
+        fields = ("_id", *_KEYS[name])
+        own: list[int] = []
+        retry = Patience()
+        while left:
+            match = {"$or": [{"partition_id": self.partition_id, **key} for key in left.values()]}
             found = await self.reading(
-                lambda name=name, match=match: self.database[name].find(match, {"_id": 1}).to_list()
+                lambda match=match: (
+                    self.database[name].find(match, dict.fromkeys(fields, 1)).to_list()
+                )
             )
-            own += [ids[document["_id"]] for document in found]
+            owners = {tuple(d[f] for f in _KEYS[name]): d["_id"] for d in found}
+            seen = [i for i, key in left.items() if tuple(key.values()) in owners]
+            own += [i for i in seen if owners[tuple(left[i].values())] == bodies[i]["_id"]]
+            left = {i: key for i, key in left.items() if i not in seen}
+            if left:
+                await retry.pause(None)
         return own
 
     async def reading(self, read: Callable[[], Awaitable[Any]]) -> Any:

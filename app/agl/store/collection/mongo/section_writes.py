@@ -168,8 +168,8 @@ class SectionWrites:
         pending, self._pending = self._pending, []
         for write in pending:
             outgoing.add(write, results_of(results))
-        if not outgoing.writes:
-            return []
+        if not outgoing.writes:  # an earlier try has stored the spans, their heartbeats wait
+            return [span for key, span in first.items() if new.get(key)]
         outcomes = await lane.submit(outgoing.writes, outgoing.delta)
         for check, outcome in zip(outgoing.checks, outcomes, strict=True):
             check(outcome)
