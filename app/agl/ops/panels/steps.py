@@ -82,7 +82,7 @@ def step_of(
 
 
 def aligned(span: TimeRange, step: float) -> TimeRange:
-    """The range with both ends on multiples of ``step``, so that a refresh asks for the same points."""
+    """The range with both ends on multiples of ``step``: a refresh asks for the same points."""
     start = math.floor(span.start / step) * step
     return TimeRange(start, max(math.floor(span.end / step) * step, start))
 

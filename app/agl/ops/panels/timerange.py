@@ -125,7 +125,7 @@ def _floor(moment: datetime, unit: str) -> datetime:
         moment -= timedelta(days=moment.weekday())
     if unit == "Q":
         moment = moment.replace(month=(moment.month - 1) // 3 * 3 + 1)
-    fields = ("month", "day", "hour", "minute", "second", "microsecond")
-    keep = {"y": 0, "Q": 1, "M": 1, "w": 2, "d": 2, "h": 3, "m": 4, "s": 5}[unit]
-    least = {"month": 1, "day": 1}
-    return moment.replace(**{name: least.get(name, 0) for name in fields[keep:]})
+    keep = {"y": 1, "Q": 2, "M": 2, "w": 3, "d": 3, "h": 4, "m": 5, "s": 6}[unit]
+    year, *rest = moment.timetuple()[:keep]
+    month, day, hour, minute, second = (*rest, *(1, 1, 0, 0, 0)[len(rest) :])
+    return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
