@@ -86,11 +86,15 @@ def read_board(path: Path) -> Board:
     try:
         if path.stat().st_size > MAX_FILE:
             raise ValueError(f"larger than {MAX_FILE >> 20} MiB")
-        content = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"), parse_constant=_refuse)
         return _board(path, uid, content)
     except (OSError, ValueError, RecursionError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
         return Board(uid, path.name, path, problem=f"{path.name}: {reason}")
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _board(path: Path, uid: str, content: Any) -> Board:

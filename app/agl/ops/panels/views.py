@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from agl.ops.panels.boards import Board
 from agl.ops.panels.interpolation import Scope, fixed
@@ -20,7 +20,6 @@ from agl.ops.shapes import mapping
 
 MAX_SERIES = 200
 MAX_ROWS = 1000
-MAX_EVENTS = 500
 MAX_TARGETS = 26
 LEAST_POINTS, MOST_POINTS = 10, 4000
 
@@ -81,7 +80,7 @@ async def look(
 ) -> View:
     """A view of ``board``. Prometheus' failures are in the variables' problems, not raised."""
     templating = mapping(board.content.get("templating")).get("list")
-    definitions: list[Any] = templating if isinstance(templating, list) else []
+    definitions = cast("list[Any]", templating) if isinstance(templating, list) else []
     variables = await resolve(definitions, chosen, reader, span)
     return View(board, span, variables, lay_out(board.content, variables))
 
