@@ -63,7 +63,7 @@ class Panel:
         return {
             "key": self.key,
             "id": content.get("id"),
-            "title": self.title,
+            "title": self.title or (f"Panel {self.key} of the file" if self.problem else ""),
             "description": scope.title(_text(content.get("description"))),
             "type": self.kind,
             "place": vars(self.place),
@@ -186,18 +186,30 @@ def _panels(
     draft: _Draft, known: Mapping[str, Variable], scope: Scope, suffix: str
 ) -> tuple[Panel, ...]:
     made = [_panel(f"{key}{suffix}", entry, scope) for key, entry in draft.entries]
-    top = min((panel.place.y for panel in made if panel.place.y >= 0), default=0)
     found: list[Panel] = []
-    pushed, bottom = 0, 0
+    floor = 0
     for panel in made:
         # A panel without a place goes below everything before it.
-        y = panel.place.y - top + pushed if panel.place.y >= 0 else bottom
+        y = panel.place.y if panel.place.y >= 0 else floor
         copies = _copies(replace(panel, place=replace(panel.place, y=y)), known)
         found.extend(copies)
-        lowest = max(copy.place.y + copy.place.h for copy in copies)
-        pushed += max(0, lowest - (y + panel.place.h))
-        bottom = max(bottom, lowest)
-    return tuple(found)
+        floor = max(floor, *(copy.place.y + copy.place.h for copy in copies))
+    return tuple(_settled(found))
+
+
+def _settled(panels: Iterable[Panel]) -> list[Panel]:
+    """Every panel as far up as those above it allow, as Grafana lets them fall upwards."""
+    free = [0] * COLUMNS
+    found: list[Panel] = []
+    for panel in panels:
+        place = panel.place
+        columns = range(place.x, min(place.x + place.w, COLUMNS))
+        y = max(free[column] for column in columns)
+        for column in columns:
+            free[column] = y + place.h
+        found.append(replace(panel, place=replace(place, y=y)))
+    # Whoever reads them one after the other, on a phone or aloud, reads from the top left.
+    return sorted(found, key=lambda panel: (panel.place.y, panel.place.x))
 
 
 def _copies(panel: Panel, known: Mapping[str, Variable]) -> list[Panel]:
@@ -257,19 +269,19 @@ def _problem(key: str, entry: Any, content: Mapping[str, Any]) -> str:
     if not isinstance(kind, str) or not kind:
         return f'{where}: "type" is {kind!r} and not the name of a kind of panel'
     wrong = [
-        f'"{name}" is not {"an object" if shape is dict else "a list"}'
-        f" but {type(content[name]).__name__}"
+        f'"{name}" is not {_SHAPE_NAMES[shape]} but {type(found).__name__}'
         for name, shape in _SHAPES.items()
-        if content.get(name) is not None and not isinstance(content[name], shape)
-    ]
-    config = mapping(content.get("fieldConfig"))
-    wrong += [
-        f'"fieldConfig.{name}" is not {"an object" if shape is dict else "a list"}'
-        f" but {type(config[name]).__name__}"
-        for name, shape in (("defaults", dict), ("overrides", list))
-        if config.get(name) is not None and not isinstance(config[name], shape)
+        if (found := _at(content, name)) is not None and not isinstance(found, shape)
     ]
     return f"{where}: {', '.join(wrong)}" if wrong else ""
+
+
+def _at(content: Mapping[str, Any], path: str) -> Any:
+    """What is at ``a.b.c``; None when there is nothing, or something on the way is no object."""
+    found: Any = content
+    for name in path.split("."):
+        found = mapping(found).get(name)
+    return found
 
 
 _SHAPES: dict[str, type] = {
@@ -278,7 +290,21 @@ _SHAPES: dict[str, type] = {
     "options": dict,
     "gridPos": dict,
     "transformations": list,
+    "fieldConfig.defaults": dict,
+    "fieldConfig.overrides": list,
+    "fieldConfig.defaults.color": dict,
+    "fieldConfig.defaults.color.mode": str,
+    "fieldConfig.defaults.custom": dict,
+    "fieldConfig.defaults.links": list,
+    "fieldConfig.defaults.mappings": list,
+    "fieldConfig.defaults.thresholds": dict,
+    "fieldConfig.defaults.thresholds.steps": list,
+    "fieldConfig.defaults.unit": str,
+    "options.legend": dict,
+    "options.reduceOptions": dict,
+    "options.tooltip": dict,
 }
+_SHAPE_NAMES = {dict: "an object", list: "a list", str: "a text"}
 
 
 def _links_read(config: dict[str, Any], scope: Scope) -> dict[str, Any]:

@@ -20,7 +20,7 @@ export function timeAxis() {
     font: FONT,
     grid: { stroke: grid, width: 1 },
     ticks: { stroke: tick, width: 1, size: 4 },
-    size: 34,
+    size: 28,
     gap: 4,
     space: 72,
     values: (_, splits) => axisTimes(splits),
@@ -34,7 +34,7 @@ export function baseOptions({ width, height, from, to }) {
     height,
     tzDate: zonedDate,
     legend: { show: false },
-    padding: [8, 12, 0, 4],
+    padding: [8, 22, 0, 4],
     scales: { x: { time: true, range: () => [from, to] } },
     cursor: {
       y: false,

@@ -73,6 +73,7 @@ function draw(panel, data, bands, target, size, context) {
   const u = new window.uPlot(
     {
       ...options,
+      padding: [16, 22, 0, 4],
       scales: { ...options.scales, y: { range: () => [0, rows.length] } },
       axes: [
         { ...timeAxis(), grid: { show: false } },

@@ -93,6 +93,12 @@ export function faded(color, opacity) {
   return `rgba(${rgb(color).join(", ")}, ${opacity})`;
 }
 
+/** What a colour with an opacity looks like on the background of charts. */
+export function over(color, opacity) {
+  const [top, below] = [rgb(color), rgb(background())];
+  return hex(top.map((part, i) => part * opacity + below[i] * (1 - opacity)));
+}
+
 function luminance(color) {
   const [r, g, b] = rgb(color).map((part) => {
     const share = part / 255;

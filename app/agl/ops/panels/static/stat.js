@@ -49,7 +49,7 @@ function one({ field, value, name }, options, count) {
     showName ? h("div", { class: "stat-name" }, name) : null,
     titled === "name" || titled === "none" ? null : h("div", { class: "stat-value", style: ink ? { color: ink } : {} }, h("span", {}, number), unit ? h("span", { class: "stat-unit" }, unit) : null),
   ];
-  const shown = h("div", { class: filled ? "stat filled" : "stat", role: "listitem", style: back ? { background: back, color: textOn(back) } : {} }, spark ? sparkline(field, filled ? textOn(back ?? "#000000") : color) : null, h("div", { class: "stat-text" }, content));
+  const shown = h("div", { class: spark ? "stat sparked" : "stat", role: "listitem", style: back ? { background: back, color: textOn(back) } : {} }, spark ? sparkline(field, filled ? textOn(back ?? "#000000") : color) : null, h("div", { class: "stat-text" }, content));
   return linked(shown, dataLinks(field, value));
 }
 
@@ -83,7 +83,7 @@ export function gauge(panel, data, body, context) {
   const values = valuesOf(panel, data);
   if (!values.length) return context.empty();
   const { showThresholdMarkers = true, showThresholdLabels = false } = panel.options ?? {};
-  put(body, h("div", { class: "gauges" }, values.map((item) => dial(item, showThresholdMarkers, showThresholdLabels, values.length))));
+  put(body, h("div", { class: "gauges" }, values.map((item) => dial(item, showThresholdMarkers, showThresholdLabels, values))));
 }
 
 const FROM = -210;
@@ -97,15 +97,17 @@ function arc(radius, start, end) {
   return `M${point(start)}A${radius},${radius} 0 ${(end - start) * SWEEP > 180 ? 1 : 0} 1 ${point(end)}`;
 }
 
-function bounds(field) {
-  const known = field.values.filter(Number.isFinite);
-  const percent = field.config.unit === "percentunit" ? 1 : 100;
+/** The ends of a dial or bar: those given, else those of all values, so that they can be compared. */
+function bounds(field, all) {
+  const known = all.map(({ value }) => value).filter(Number.isFinite);
+  const percent = { percent: 100, percentunit: 1 }[field.config.unit] ?? 0;
   const low = field.config.min ?? Math.min(0, ...known);
-  return [low, Math.max(field.config.max ?? Math.max(percent, ...known), low + 1e-12)];
+  const high = field.config.max ?? Math.max(percent, ...known);
+  return [low, high > low ? high : low + 1];
 }
 
-function dial({ field, value, name }, markers, labels, count) {
-  const [low, high] = bounds(field);
+function dial({ field, value, name }, markers, labels, all) {
+  const [low, high] = bounds(field, all);
   const { text, color } = display(field, value);
   const share = value === null ? 0 : Math.min(1, Math.max(0, (value - low) / (high - low)));
   const steps = thresholdsOf(field.config);
@@ -120,7 +122,7 @@ function dial({ field, value, name }, markers, labels, count) {
     svg("text", { x: 50, y: 58, class: "dial-value", "text-anchor": "middle", fill: visible(color, 4.5), "font-size": text.length > 7 ? 11 : 15 }, text),
     labels ? edges.filter(([a]) => a > 0 && a < 1).map(([a, , step]) => svg("text", { x: 50 + 49 * Math.cos(((FROM + SWEEP * a) * Math.PI) / 180), y: 52 + 49 * Math.sin(((FROM + SWEEP * a) * Math.PI) / 180), class: "dial-label", "text-anchor": "middle", "font-size": 5 }, String(step.value))) : null,
   );
-  return linked(h("div", { class: "gauge" }, drawing, count > 1 || name ? h("div", { class: "gauge-name" }, count > 1 ? name : "") : null), dataLinks(field, value));
+  return linked(h("div", { class: "gauge" }, drawing, all.length > 1 ? h("div", { class: "gauge-name" }, name) : null), dataLinks(field, value));
 }
 
 /** Bars, one for each value. */
@@ -129,7 +131,7 @@ export function bargauge(panel, data, body, context) {
   if (!values.length) return context.empty();
   const gradient = (panel.options?.displayMode ?? "gradient") !== "basic";
   const rows = values.map(({ field, value, name }) => {
-    const [low, high] = bounds(field);
+    const [low, high] = bounds(field, values);
     const { text, color } = display(field, value);
     const share = value === null ? 0 : Math.min(1, Math.max(0, (value - low) / (high - low)));
     const bar = h("div", { class: "bar", style: { width: `${(share * 100).toFixed(2)}%`, background: gradient ? `linear-gradient(90deg, ${faded(color, 0.35)}, ${color})` : color } });

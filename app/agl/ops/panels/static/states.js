@@ -3,7 +3,7 @@
 import { follow } from "panels/chart.js";
 import { h, put } from "panels/dom.js";
 import { display, fieldsOf, thresholdsOf } from "panels/fields.js";
-import { css, textOn } from "panels/palette.js";
+import { css, over, textOn } from "panels/palette.js";
 import { axisTimes, moment } from "panels/times.js";
 import { hideTooltip, showTooltip } from "panels/tooltip.js";
 import { duration } from "panels/units.js";
@@ -28,7 +28,7 @@ function draw(panel, data, body, context, merged) {
   const axis = h("div", { class: "state-axis", "aria-hidden": "true" });
   const showValue = panel.options?.showValue ?? "auto";
   const rows = fields.map((field) => h("div", { class: "state-row" }, h("div", { class: "state-name", title: field.title }, field.title), h("div", { class: "state-track" }, blocks(field, from, to, merged, showValue, panel))));
-  put(body, h("div", { class: "plot bottom" }, h("div", { class: "states", tabindex: "0", role: "group", "aria-label": `${panel.title || "States"}: ${fields.length} series` }, rows, h("div", { class: "state-row" }, h("div", { class: "state-name" }), axis)), key(panel, fields)));
+  put(body, h("div", { class: "plot bottom" }, h("div", { class: "states", tabindex: "0", role: "group", "aria-label": `${panel.title || "States"}: ${fields.length} series` }, rows, h("div", { class: "state-row" }, h("div", { class: "state-name" }), axis)), h("div", { class: "legend-place" }, key(panel, fields))));
   const stop = follow(axis, (width) => put(axis, ticks(from, to, width)));
   return { destroy: stop };
 }
@@ -42,14 +42,14 @@ function blocks(field, from, to, merged, showValue, panel) {
     if (right <= left) return null;
     const told = `${field.title}: ${text}, ${moment(start)} to ${moment(end)} (${duration(end - start)})`;
     const width = right - left;
-    const opacity = (field.custom.fillOpacity ?? 70) / 100;
+    const back = over(css(color), Math.max(0.55, (field.custom.fillOpacity ?? 70) / 100));
     return h(
       "div",
       {
         class: "state",
         role: "img",
         "aria-label": told,
-        style: { left: `${left}%`, width: `${width}%`, background: css(color), opacity: String(Math.max(0.55, opacity)), color: textOn(css(color)), height: `${Math.round((panel.options?.rowHeight ?? 0.9) * 100)}%` },
+        style: { left: `${left}%`, width: `${width}%`, background: back, color: textOn(back), height: `${Math.round((panel.options?.rowHeight ?? 0.9) * 100)}%` },
         onmousemove: (event) => showTooltip({ seconds: start, heading: `${moment(start)} – ${moment(end)}`, rows: [{ color: css(color), name: `${field.title}: ${text}`, text: duration(end - start), strong: true }], x: event.clientX, y: event.clientY }),
         onmouseleave: hideTooltip,
       },
@@ -77,7 +77,7 @@ function ticks(from, to, width) {
   const step = STEPS.find((size) => size >= wished) ?? STEPS.at(-1);
   const moments = [];
   for (let at = Math.ceil(from / step) * step; at <= to; at += step) moments.push(at);
-  return axisTimes(moments).map((text, i) => h("span", { style: { left: `${((moments[i] - from) / (to - from)) * 100}%` } }, text.replace("\n", " ")));
+  return axisTimes(moments).map((text, i) => h("span", { style: { left: `${((moments[i] - from) / (to - from)) * 100}%` } }, text));
 }
 
 function key(panel, fields) {

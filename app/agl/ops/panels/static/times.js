@@ -41,7 +41,8 @@ export function axisTimes(splits) {
     if (gap >= 86400 * 28) return `${p.year}-${p.month}`;
     if (gap >= 86400) return today;
     const clock = gap < 60 ? `${p.hour}:${p.minute}:${p.second}` : `${p.hour}:${p.minute}`;
-    return changed ? `${today}\n${clock}` : clock;
+    // At midnight the day says more than 00:00 does.
+    return changed ? (clock.startsWith("00:00") ? today : `${today} ${clock}`) : clock;
   });
 }
 

@@ -6,7 +6,7 @@ import { display, fieldsOf, thresholdsOf } from "panels/fields.js";
 import { legend } from "panels/legend.js";
 import { css, faded, visible } from "panels/palette.js";
 import { hideTooltip, showTooltip } from "panels/tooltip.js";
-import { axisFormat } from "panels/units.js";
+import { axisFormat, format } from "panels/units.js";
 
 const BINARY = Array.from({ length: 60 }, (_, power) => 2 ** power);
 const CLOCK = [1e-9, 2e-9, 5e-9, 1e-8, 2e-8, 5e-8, 1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000, 7776000, 31536000, 63072000, 157680000];
@@ -241,7 +241,7 @@ function axesOf(scales) {
       ticks: { stroke: tick, width: 1, size: 4 },
       size: axisSize,
       incrs: BINARY_UNITS.has(scale.unit) ? BINARY : scale.unit === "s" ? CLOCK : undefined,
-      values: (_, splits) => axisFormat(splits, scale.unit, scale.decimals),
+      values: (_, splits) => (scale.log ? splits.map((value) => format(value, scale.unit, scale.decimals)) : axisFormat(splits, scale.unit, scale.decimals)),
     }));
 }
 
