@@ -51,11 +51,11 @@ class Page:
         if method == "Runtime.exceptionThrown":
             details = parameters["exceptionDetails"]
             thrown = details.get("exception", {}).get("description", details["text"])
-            self.errors.append(thrown)
+            self.errors.append(thrown[:300])
         elif method == "Log.entryAdded" and parameters["entry"]["level"] == "error":
             entry = parameters["entry"]
             if entry.get("source") != "network":
-                self.errors.append(entry["text"])
+                self.errors.append(entry["text"][:300])
         elif method == "Network.requestWillBeSent":
             self.requests.append(parameters["request"]["url"])
 

@@ -104,7 +104,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
         description="Write dashboards of a past time, the alerts that fired and a table of values"
         " into one self-contained HTML file.",
-        epilog="Times: now-6h, 2026-05-01T12:00:00Z, epoch milliseconds; UTC when no zone is given.",
+        epilog="Times: now-6h, 2026-05-01T12:00:00Z, epoch milliseconds; UTC unless they say.",
     )
     add = parser.add_argument
     add("--from", dest="start", required=True, metavar="TIME", help="start of the incident")

@@ -24,7 +24,7 @@ MAX_TARGETS = 26
 LEAST_POINTS, MOST_POINTS = 10, 4000
 
 _LEGEND = re.compile(r"\{\{\s*([^{}]+?)\s*\}\}")
-_INSTANT_KINDS = {"alertlist", "text", "dashlist", "row", "news"}
+_WITHOUT_QUERIES = {"alertlist", "text", "dashlist", "row", "news"}
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ async def panel_data(
     points = panel.content.get("maxDataPoints")
     wished = points if isinstance(points, int) and points > 0 else width
     wished = min(max(wished, LEAST_POINTS), MOST_POINTS)
-    targets = [] if panel.kind in _INSTANT_KINDS else objects(panel.content.get("targets"))
+    drawn = not panel.problem and panel.kind not in _WITHOUT_QUERIES
+    targets = objects(panel.content.get("targets")) if drawn else []
     asked = [target for target in targets if target.get("hide") is not True][:MAX_TARGETS]
     query = _Query(panel, span, wished, reader, scrape)
     results = await asyncio.gather(*(query.run(i, target) for i, target in enumerate(asked)))

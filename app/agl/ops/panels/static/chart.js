@@ -39,7 +39,6 @@ export function baseOptions({ width, height, from, to }) {
     cursor: {
       y: false,
       drag: { x: true, y: false, setScale: false, dist: 6 },
-      focus: { prox: 1e6 },
       points: { size: 8, width: 2 },
     },
   };

@@ -70,5 +70,14 @@ function boardSection(recorded, content, shown) {
 
 function valuesOf({ board, data }) {
   const panels = board.rows.flatMap((row) => row.panels).filter((panel) => (data[panel.key]?.results ?? []).some((result) => (result.series ?? []).length));
-  return h("details", { open: true }, h("summary", {}, h("h3", {}, board.title)), panels.map((panel) => h("div", { class: "values-panel" }, h("h4", {}, panel.title || "Untitled panel"), h("div", { class: "table-place", tabindex: "0", role: "group", "aria-label": panel.title }, summary(panel, data[panel.key])))));
+  return h("details", { open: true }, h("summary", {}, h("h3", {}, board.title)), panels.map((panel) => h("div", { class: "values-panel" }, h("h4", {}, panel.title || "Untitled panel"), h("div", { class: "table-place", tabindex: "0", role: "group", "aria-label": panel.title }, told(panel, data[panel.key])))));
+}
+
+/** A panel whose settings make no sense leaves the other tables as they are. */
+function told(panel, data) {
+  try {
+    return summary(panel, data);
+  } catch (error) {
+    return h("p", { class: "note error" }, `its settings make no sense here: ${error.message}`);
+  }
 }

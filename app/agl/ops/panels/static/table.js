@@ -85,6 +85,8 @@ function barCell(field, value, { text, color }) {
 /** The values of any panel: what each series came down to in the range. */
 export function summary(panel, data) {
   const fields = fieldsOf(panel, data);
+  // A heatmap's unit is that of its buckets; what is in them are counts.
+  if (panel.type === "heatmap") for (const field of fields) field.config.unit = "short";
   if (!fields.length) return h("p", { class: "quiet" }, "No data.");
   const calcs = fields.every((field) => field.instant) ? [["Value", "lastNotNull"]] : [["Min", "min"], ["Mean", "mean"], ["Max", "max"], ["Last", "lastNotNull"]];
   return h(

@@ -236,7 +236,7 @@ function axesOf(scales) {
       labelSize: scale.label ? 20 : 0,
       labelGap: 0,
       gap: 4,
-      space: 34,
+      space: (u, i, low, high, size) => Math.max(30, size / 9),
       grid: { show: position === 0, stroke: grid, width: 1 },
       ticks: { stroke: tick, width: 1, size: 4 },
       size: axisSize,

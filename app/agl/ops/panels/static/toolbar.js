@@ -30,13 +30,15 @@ document.addEventListener("pointerdown", (event) => {
 export function rangeName(from, to) {
   const known = to === "now" && RANGES.find(([value]) => value === from);
   if (known) return `Last ${known[1]}`;
-  const shown = (text) => (/^\d+$/.test(text) ? moment(Number(text) / 1000).slice(0, 19) : text);
   return `${shown(from)} to ${shown(to)}`;
 }
 
+/** Epoch milliseconds, as addresses have them, as a date and time. */
+const shown = (text) => (/^\d{10,}$/.test(text) ? moment(Math.floor(Number(text) / 1000)) : text);
+
 /** The time picker; `set(from, to)` is called with what was chosen. */
 export function timePicker({ from, to }, set) {
-  const inputs = { from: h("input", { id: "time-from", value: from, autocomplete: "off", spellcheck: "false" }), to: h("input", { id: "time-to", value: to, autocomplete: "off", spellcheck: "false" }) };
+  const inputs = { from: h("input", { id: "time-from", value: shown(from), autocomplete: "off", spellcheck: "false" }), to: h("input", { id: "time-to", value: shown(to), autocomplete: "off", spellcheck: "false" }) };
   const form = h(
     "form",
     {
