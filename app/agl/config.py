@@ -165,6 +165,7 @@ class PanelsSettings:
         dashboards: Folder of the dashboards' JSON.
         scrape: Scrape interval of Prometheus, in seconds.
         home: uid of the dashboard that the root leads to.
+        runbooks: Folder of the runbooks; ``None`` when there is none.
         auth_file: File that holds the password; ``None`` means no password.
         published_on: Address a container's port is published on; ``None`` means not said.
         log: Log level and format.
@@ -176,6 +177,7 @@ class PanelsSettings:
     port: int = 9091
     scrape: float = 5.0
     home: str = ""
+    runbooks: Path | None = None
     auth_file: Path | None = None
     published_on: str | None = None
     log: LogSettings = LogSettings()

@@ -58,6 +58,15 @@ def library(folder: Path | None) -> Library:
         ) from exc
 
 
+def runbooks_of_clone() -> Path | None:
+    """The runbooks of the clone this runs from; ``None`` when it is none."""
+    try:
+        folder = find_layout(process_environment()).root / "docs" / "runbooks"
+    except EnvironmentFault:
+        return None
+    return folder if folder.is_dir() else None
+
+
 def prometheus_url(text: str) -> str:
     """An http or https address from the command line."""
     try:

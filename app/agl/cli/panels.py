@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 
 from agl.cli import CommandParser
-from agl.cli._dashboards import add_source_options, library
+from agl.cli._dashboards import add_source_options, library, runbooks_of_clone
 from agl.cli._serving import (
     STOP_SIGNALS,
     add_log_options,
@@ -68,6 +68,7 @@ def parse(argv: list[str], prog: str) -> tuple[PanelsSettings, Library]:
         dashboards=boards.folder,
         scrape=options.scrape_interval,
         home=options.home,
+        runbooks=_runbooks(options.runbooks),
         auth_file=options.auth_file,
         published_on=options.published_on,
         log=log_settings(options),
@@ -79,6 +80,14 @@ def parse(argv: list[str], prog: str) -> tuple[PanelsSettings, Library]:
             " password is needed: add --auth-file FILE, or listen on 127.0.0.1"
         )
     return settings, boards
+
+
+def _runbooks(folder: Path | None) -> Path | None:
+    if folder is None:
+        return runbooks_of_clone()
+    if not folder.is_dir():
+        raise UsageError(f"argument --runbooks: {str(folder)!r} is not a folder")
+    return folder
 
 
 def asked_password(settings: PanelsSettings) -> str | None:
@@ -109,7 +118,9 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, _on_stop_signal, number, stop)
-    site = Site(boards, settings.prometheus, settings.scrape, settings.home, password)
+    site = Site(
+        boards, settings.prometheus, settings.scrape, settings.home, password, settings.runbooks
+    )
     runner = web.AppRunner(create_app(site), access_log=None, shutdown_timeout=5)
     await runner.setup()
     try:
@@ -139,6 +150,12 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         default="",
         metavar="UID",
         help="dashboard that the root leads to (default: the list of all)",
+    )
+    add(
+        "--runbooks",
+        type=Path,
+        metavar="FOLDER",
+        help="folder with the runbooks that alerts link to (default: docs/runbooks of the clone)",
     )
     add(
         "--auth-file",

@@ -26,12 +26,20 @@ _PINNED = re.compile(r"^# (pinned|left out) (\w+)=(\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Slot:
-    """One image variable of ``compose/.env`` and where a stand-in for it comes from."""
+    """One image variable of ``compose/.env`` and where a stand-in for it comes from.
+
+    Attributes:
+        folder: Folder below ``images`` that builds it; empty when nothing can.
+        ours: It is our own image, which is never pulled.
+        profile: Profile of the service, when it can be left out.
+        instead: Profile that takes its place then; empty when nothing does.
+    """
 
     variable: str
     folder: str = ""
     ours: bool = False
     profile: str = ""
+    instead: str = ""
 
     @property
     def title(self) -> str:
@@ -50,7 +58,7 @@ SLOTS = {
         Slot("PROMETHEUS_IMAGE", "prometheus"),
         Slot("ALERTMANAGER_IMAGE", "alertmanager"),
         Slot("NODE_EXPORTER_IMAGE", "node-exporter"),
-        Slot("GRAFANA_IMAGE", profile="grafana"),
+        Slot("GRAFANA_IMAGE", profile="grafana", instead="panels"),
     )
 }
 
@@ -105,10 +113,11 @@ def _image_variables(path: Path, seen: set[Path]) -> set[str]:
 
 
 def profiles_without(pinned: Mapping[str, str], left_out: Iterable[Choice]) -> str:
-    """``COMPOSE_PROFILES`` less the profiles of services whose image is not to be had."""
-    dropped = {choice.slot.profile for choice in left_out}
+    """``COMPOSE_PROFILES``, with the substitute of each service whose image is not to be had."""
+    substitutes = {choice.slot.profile: choice.slot.instead for choice in left_out}
     names = (name.strip() for name in pinned.get("COMPOSE_PROFILES", "").split(","))
-    return ",".join(name for name in names if name and name not in dropped)
+    chosen = (substitutes.get(name, name) for name in names)
+    return ",".join(dict.fromkeys(name for name in chosen if name))
 
 
 @dataclass(frozen=True)

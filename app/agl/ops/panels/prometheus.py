@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -317,5 +318,7 @@ def _rounded(span: TimeRange) -> dict[str, str]:
 
 def _reason(exc: Exception) -> str:
     if isinstance(exc, aiohttp.ClientConnectorError):
-        return f"{exc.host}:{exc.port}: {exc.os_error.strerror or exc.os_error}"
+        number = exc.os_error.errno
+        told = os.strerror(number) if number and number > 0 else str(exc.os_error)
+        return f"{exc.host}:{exc.port}: {told}"
     return str(exc) or type(exc).__name__

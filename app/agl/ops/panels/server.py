@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -42,6 +43,7 @@ class Site:
         scrape: Its scrape interval in seconds.
         home: uid of the dashboard that ``/`` leads to; the list of all when there is none.
         password: What visitors are asked for; ``None`` for nothing.
+        runbooks: Folder of the runbooks (NAME.md) that alerts link to; ``None`` for none.
     """
 
     library: Library
@@ -49,6 +51,7 @@ class Site:
     scrape: float
     home: str
     password: str | None
+    runbooks: Path | None = None
 
 
 def create_app(site: Site) -> web.Application:
@@ -62,6 +65,8 @@ def create_app(site: Site) -> web.Application:
             web.get("/dashboards", pages.page),
             web.get("/d/{uid}", pages.page),
             web.get("/d/{uid}/{slug}", pages.page),
+            web.get("/runbooks", pages.page),
+            web.get("/runbooks/{name}", pages.page),
             web.get(HEALTH, pages.health),
             web.get("/static/{name:[\\w./-]+}", pages.static),
             web.get("/api/boards", pages.boards),
@@ -69,6 +74,8 @@ def create_app(site: Site) -> web.Application:
             web.get("/api/boards/{uid}/data", pages.data),
             web.get("/api/boards/{uid}/annotations", pages.annotations),
             web.get("/api/alerts", pages.alerts),
+            web.get("/api/runbooks", pages.runbooks),
+            web.get("/api/runbooks/{name}", pages.runbook),
         ]
     )
     return app
@@ -167,6 +174,21 @@ class _Pages:
 
     async def alerts(self, _: web.Request) -> web.Response:
         return _json({"alerts": await alerts.current(self.reader)})
+
+    async def runbooks(self, _: web.Request) -> web.Response:
+        return _json({"runbooks": sorted(self._runbooks())})
+
+    async def runbook(self, request: web.Request) -> web.Response:
+        # Looked up among what is there, so that no name leads out of the folder.
+        name = request.match_info["name"]
+        path = self._runbooks().get(name)
+        if path is None:
+            raise _refused(404, f"there is no runbook {name!r}; /runbooks lists all")
+        return _json({"name": name, "text": path.read_text("utf-8", errors="replace")})
+
+    def _runbooks(self) -> dict[str, Path]:
+        folder = self._site.runbooks
+        return {} if folder is None else {path.stem: path for path in folder.glob("*.md")}
 
     async def _view(self, request: web.Request) -> views.View:
         board = self._board(request.match_info["uid"])

@@ -5,6 +5,7 @@ import { h, later, put } from "panels/dom.js";
 import { anchor, setParameters } from "panels/links.js";
 import { showReport } from "panels/report.js";
 import { Live } from "panels/source.js";
+import { text } from "panels/texts.js";
 import { setZone } from "panels/times.js";
 import { firstTheme, refreshPicker, themeButton, timePicker, variableControls } from "panels/toolbar.js";
 
@@ -13,8 +14,10 @@ const SECONDS = { s: 1, m: 60, h: 3600, d: 86400 };
 
 firstTheme();
 const recorded = document.getElementById("recorded");
+const runbook = /^\/runbooks(?:\/([\w.-]*))?/.exec(location.pathname);
 const uid = /^\/d\/([\w-]+)/.exec(location.pathname)?.[1];
 if (recorded) showReport(app, JSON.parse(recorded.textContent));
+else if (runbook) runbooks(runbook[1]);
 else if (uid) new Page(uid).start();
 else list();
 
@@ -152,17 +155,40 @@ function Page(name) {
   };
 }
 
-/** The list of all dashboards. */
-async function list() {
-  document.title = "Dashboards – agl panels";
+/** A page with a heading and what `fill` puts below it; what fails is told there. */
+async function plain(title, fill) {
+  document.title = `${title} – agl panels`;
   const main = h("main", { class: "list" });
-  put(app, h("header", { class: "top" }, h("div", { class: "top-line" }, h("h1", {}, "Dashboards"), h("div", { class: "spacer" }), themeButton(() => {}))), main);
+  const ways = [["Dashboards", "/dashboards"], ["Runbooks", "/runbooks"]].filter(([, url]) => url !== location.pathname);
+  put(app, h("header", { class: "top" }, h("div", { class: "top-line" }, h("h1", {}, title), h("div", { class: "spacer" }), h("nav", { class: "board-links", "aria-label": "Pages" }, ways.map(([name, url]) => anchor({ title: name, url }))), themeButton(() => {}))), main);
   try {
-    const { boards, problem } = await new Live("", () => new URLSearchParams()).boards();
-    put(main, problem ? h("p", { class: "note error" }, `⚠ ${problem}`) : null, h("ul", { class: "cards" }, boards.map(card)));
+    await fill(main);
   } catch (error) {
     put(main, h("p", { class: "note error", role: "alert" }, `⚠ ${error.message}`));
   }
+}
+
+const ask = (path) => new Live("").ask(path);
+
+/** The list of all dashboards. */
+function list() {
+  return plain("Dashboards", async (main) => {
+    const { boards, problem } = await ask("/api/boards");
+    put(main, problem ? h("p", { class: "note error" }, `⚠ ${problem}`) : null, h("ul", { class: "cards" }, boards.map(card)));
+  });
+}
+
+/** One runbook, or the list of all: where an alert's link leads. */
+function runbooks(name) {
+  return plain(name || "Runbooks", async (main) => {
+    if (name) {
+      const { text: content } = await ask(`/api/runbooks/${encodeURIComponent(name)}`);
+      text({ title: name, options: { content } }, main);
+    } else {
+      const { runbooks: names } = await ask("/api/runbooks");
+      put(main, names.length ? h("ul", { class: "cards" }, names.map((one) => h("li", { class: "card" }, anchor({ title: one, url: `/runbooks/${one}` })))) : h("p", { class: "quiet" }, "There are no runbooks here."));
+    }
+  });
 }
 
 function card(board) {

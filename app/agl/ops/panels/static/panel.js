@@ -91,7 +91,7 @@ export class PanelView {
     this.clear();
     if (data.error) return this.fail("This panel cannot be drawn", data.error);
     const failed = data.results.filter((result) => result.error);
-    if (failed.length && failed.length === data.results.length) return this.fail(failed[0].kind === "down" ? "Prometheus does not answer" : failed[0].kind === "limit" ? "Too much to draw" : "The query failed", failed[0].error, failed[0].expression);
+    if (failed.length && failed.length === data.results.length) return this.fail(failed[0].kind === "down" ? "Prometheus cannot be reached" : failed[0].kind === "limit" ? "Too much to draw" : "The query failed", failed[0].error, failed[0].expression);
     for (const result of failed) this.notes.push(["error", `query ${result.refId} failed: ${result.error}`]);
     this.noteLimits();
     try {
