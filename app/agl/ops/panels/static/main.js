@@ -168,7 +168,9 @@ async function plain(title, fill) {
   }
 }
 
-const ask = (path) => new Live("").ask(path);
+function ask(path) {
+  return new Live("").ask(path);
+}
 
 /** The list of all dashboards. */
 function list() {
