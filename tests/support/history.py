@@ -15,9 +15,6 @@ from pathlib import Path
 
 from processes import free_port
 
-ROOT = Path(__file__).resolve().parents[2]
-CACHE = ROOT / ".cache" / "prometheus"
-
 STEP = 15
 HOURS = 6
 END = 1_767_225_600  # 2026-01-01 00:00:00 UTC, so that pictures are the same every day
@@ -33,14 +30,15 @@ ROUTES = (
 
 
 def tool(name: str) -> str:
-    """``prometheus`` or ``promtool``: installed, or unpacked by tests/lab/browser/ensure.sh.
+    """``prometheus`` or ``promtool``: of the lab's tools, or installed.
 
-    Raises FileNotFoundError when neither is there.
+    Raises FileNotFoundError when it is in neither place.
     """
-    found = CACHE / "usr" / "bin" / name
-    path = str(found) if found.is_file() else shutil.which(name)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(os.environ.get("AGL_LAB_TOOLS") or cache / "agl-stack" / "lab" / "prometheus")
+    path = str(folder / name) if (folder / name).is_file() else shutil.which(name)
     if path is None:
-        raise FileNotFoundError(f"{name} is missing - run tests/lab/browser/ensure.sh")
+        raise FileNotFoundError(f"{name} is missing - run tests/lab/prometheus/ensure.sh")
     return path
 
 
