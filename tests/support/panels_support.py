@@ -29,7 +29,9 @@ class FakePrometheus:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.paths.append(f"{request.method} {request.path}")
-        self.asked.append({**request.query, **{k: str(v) for k, v in (await request.post()).items()}})
+        self.asked.append(
+            {**request.query, **{k: str(v) for k, v in (await request.post()).items()}}
+        )
         if self.waits is not None:
             await self.waits.wait()
         answer = self.answers.get(request.path.removeprefix("/api/v1/"))

@@ -70,7 +70,15 @@ def test_ranges_that_cannot_be_drawn() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("15s", 15), ("1m30s", 90), ("500ms", 0.5), ("1d", 86400), ("2.5h", 9000), ("7", 7), (">5m", 300)],
+    [
+        ("15s", 15),
+        ("1m30s", 90),
+        ("500ms", 0.5),
+        ("1d", 86400),
+        ("2.5h", 9000),
+        ("7", 7),
+        (">5m", 300),
+    ],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds

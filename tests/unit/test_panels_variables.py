@@ -17,7 +17,9 @@ ONE = Value(("a.b",), ("A",))
 MANY = Value(("a.b", 'c"d'), ("A", "C"), many=True)
 SINGLE = Value(("a.b",), ("a.b",), many=True)
 EVERY = Value(("a", "b"), ("All",), many=True, literal=".+")
-SCOPE = Scope({"one": ONE, "many": MANY, "single": SINGLE, "every": EVERY, "__interval": fixed("5s")})
+SCOPE = Scope(
+    {"one": ONE, "many": MANY, "single": SINGLE, "every": EVERY, "__interval": fixed("5s")}
+)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,10 @@ class TestOptions:
         assert texts(plain) == ["1", "2"]
         named = "/(?<text>node-\\d):(?<value>\\d+)/"
         found = await resolved({**definition, "regex": named}, prometheus)
-        assert [(o.value, o.text) for o in found.options] == [("9100", "node-1"), ("9100", "node-2")]
+        assert [(o.value, o.text) for o in found.options] == [
+            ("9100", "node-1"),
+            ("9100", "node-2"),
+        ]
 
     async def test_the_result_of_a_query(self) -> None:
         result = {"resultType": "vector", "result": [{"metric": {"a": "b"}, "value": [1, "3"]}]}
@@ -115,8 +120,14 @@ class TestOptions:
         assert [(o.value, o.text) for o in found.options] == [
             ("1", "one"), ("two", "two"), ("th,ree", "th,ree"),
         ]  # fmt: skip
-        auto = await resolved({"type": "interval", "query": "1m,1h", "auto": True, "auto_count": 30})
-        assert [(o.value, o.text) for o in auto.options] == [("120s", "auto"), ("1m", "1m"), ("1h", "1h")]
+        auto = await resolved(
+            {"type": "interval", "query": "1m,1h", "auto": True, "auto_count": 30}
+        )
+        assert [(o.value, o.text) for o in auto.options] == [
+            ("120s", "auto"),
+            ("1m", "1m"),
+            ("1h", "1h"),
+        ]
 
 
 class TestChoice:
