@@ -122,9 +122,13 @@ class Page:
         answer = await self.call(
             "Page.captureScreenshot", format="png", captureBeyondViewport=whole
         )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(base64.b64decode(answer["data"]))
-        return path
+        return await asyncio.to_thread(_write, path, base64.b64decode(answer["data"]))
+
+
+def _write(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
 
 
 @contextlib.asynccontextmanager
@@ -159,7 +163,7 @@ async def _port(file: Path, process: asyncio.subprocess.Process) -> int:
     while True:
         assert process.returncode is None, f"chromium ended with code {process.returncode}"
         with contextlib.suppress(OSError, ValueError, IndexError):
-            return int(file.read_text().splitlines()[0])
+            return int((await asyncio.to_thread(file.read_text)).splitlines()[0])
         assert asyncio.get_running_loop().time() < limit, "chromium did not start within 60 s"
         await asyncio.sleep(0.05)
 

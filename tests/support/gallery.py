@@ -6,11 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
-from grafana_foundation_sdk.builders import bargauge, gauge, heatmap, piechart, stat
+from grafana_foundation_sdk.builders import (
+    bargauge,
+    gauge,
+    heatmap,
+    piechart,
+    stat,
+    statetimeline,
+    statushistory,
+    table,
+    text,
+    timeseries,
+)
 from grafana_foundation_sdk.builders import common as common_builder
 from grafana_foundation_sdk.builders import dashboard as dashboard_builder
 from grafana_foundation_sdk.builders import prometheus as prometheus_builder
-from grafana_foundation_sdk.builders import statetimeline, statushistory, table, text, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common, dashboard
 
@@ -95,7 +105,8 @@ def _series(board: dashboard_builder.Dashboard) -> None:
         " / sum(rate(agl_http_total[$__rate_interval]))"
     )
     board.with_panel(
-        timeseries.Panel().title("Error share").unit("percentunit").min(0).grid_pos(at(12, 6, 12, 9))
+        timeseries.Panel().title("Error share").unit("percentunit").min(0)
+        .grid_pos(at(12, 6, 12, 9))
         .with_target(query(errors, "errors"))
         .thresholds(limits((None, "transparent"), (0.05, "orange"), (0.1, "red")))
         .thresholds_style(common_builder.GraphThresholdsStyleConfig()
@@ -110,7 +121,8 @@ def _series(board: dashboard_builder.Dashboard) -> None:
     )  # fmt: skip
     board.with_panel(
         timeseries.Panel().title("Requests, bars").grid_pos(at(12, 15, 12, 8)).unit("short")
-        .with_target(query("sum by (status) (increase(agl_http_total[$__rate_interval]))", "__auto"))
+        .with_target(
+            query("sum by (status) (increase(agl_http_total[$__rate_interval]))", "__auto"))
         .draw_style(common.GraphDrawStyle.BARS).fill_opacity(70).max_data_points(40)
     )  # fmt: skip
 
@@ -153,7 +165,8 @@ def _tables(board: dashboard_builder.Dashboard) -> None:
                                      dashboard.DynamicConfigValue(
                                          "custom.cellOptions", {"type": "gauge"})])
         .override_by_name("path", [dashboard.DynamicConfigValue("links", [
-            {"title": "Store", "url": "/d/agl-store?var-path=${__data.fields.path}&${__url_time_range}"}])])
+            {"title": "Store",
+             "url": "/d/agl-store?var-path=${__data.fields.path}&${__url_time_range}"}])])
     )  # fmt: skip
     board.with_panel(
         text.Panel().title("What to do").grid_pos(at(14, 41, 10, 9)).content(

@@ -27,6 +27,12 @@ class FakePrometheus:
     asked: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
 
+    async def until_asked(self, times: int) -> None:
+        """Waits until that many questions have come."""
+        async with asyncio.timeout(60):
+            while len(self.paths) < times:  # noqa: ASYNC110 - the server counts, nobody tells
+                await asyncio.sleep(0.01)
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.paths.append(f"{request.method} {request.path}")
         self.asked.append(

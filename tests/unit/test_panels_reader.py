@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import aiohttp
@@ -102,9 +101,7 @@ class TestLimits:
         )
         async with answering(prometheus, Limits(at_once=2)) as reader:
             asking = [asyncio.create_task(reader.instant(f"x{i}", 5)) for i in range(6)]
-            async with asyncio.timeout(60):
-                while len(prometheus.paths) < 2:
-                    await asyncio.sleep(0.01)
+            await prometheus.until_asked(2)
             await asyncio.sleep(0.05)
             assert len(prometheus.paths) == 2
             assert prometheus.waits is not None
@@ -141,29 +138,34 @@ async def test_one_who_hangs_up_leaves_the_others_their_answer() -> None:
     async with answering(prometheus) as reader:
         first = asyncio.create_task(reader.instant("x", 5))
         second = asyncio.create_task(reader.instant("x", 5))
-        async with asyncio.timeout(60):
-            while not prometheus.paths:
-                await asyncio.sleep(0.01)
+        await prometheus.until_asked(1)
         first.cancel()
         assert prometheus.waits is not None
         prometheus.waits.set()
         assert (await second).series == []
 
 
+def success(data: str) -> bytes:
+    return f'{{"status":"success","data":{data}}}'.encode()
+
+
 @pytest.mark.parametrize(
     ("body", "status", "kind", "told"),
     [
-        (json.dumps({"status": "error", "error": "parse error: x"}).encode(), 400, "query", "parse error: x"),
+        (b'{"status":"error","error":"parse error: x"}', 400, "query", "parse error: x"),
         (b"<html>", 200, "down", "200, which is no result"),
         (b"", 503, "down", "503"),
-        (b'{"status":"success","data":{}}', 200, "query", "a None has no value"),
-        (b'{"status":"success","data":{"resultType":"vector","result":[{"value":[1]}]}}', 200, "down",
-         "not Prometheus' API"),
-        (b'{"status":"success","data":{"resultType":"vector","result":[{"value":[1,"x"]}]}}', 200,
-         "down", "not Prometheus' API"),
+        (success("{}"), 200, "query", "a None has no value"),
+        (
+            success('{"resultType":"vector","result":[{"value":[1]}]}'),
+            200,
+            "down",
+            "Prometheus' API",
+        ),
+        (success('{"resultType":"vector","result":[{"value":[1,"x"]}]}'), 200, "down", "' API"),
         (b"\xff", 200, "down", "no result"),
     ],
-)  # fmt: skip
+)
 async def test_answers_that_are_none(body: bytes, status: int, kind: str, told: str) -> None:
     async with answering(FakePrometheus({"query": body}, status=status)) as reader:
         error = await refused(reader.instant("x", 5))

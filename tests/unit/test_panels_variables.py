@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from panels_support import FakePrometheus, answering
@@ -131,8 +131,8 @@ class TestOptions:
 
 
 class TestChoice:
-    QUERY: dict[str, Any] = {"type": "query", "query": "label_values(j)"}
-    ANSWER = {"label/j/values": ["a", "b", "c"]}
+    QUERY: ClassVar[dict[str, Any]] = {"type": "query", "query": "label_values(j)"}
+    ANSWER: ClassVar[dict[str, Any]] = {"label/j/values": ["a", "b", "c"]}
 
     async def choose(
         self, chosen: list[str] | None = None, **definition: Any
