@@ -20,7 +20,11 @@ KINDS = {
     "piechart", "table", "text", "alertlist",
 }  # fmt: skip
 
-SETTLED = "document.querySelector('.panel') && !document.querySelector('.spinner:not([hidden])')"
+SETTLED = """
+document.querySelector('.panel') && !document.querySelector('.spinner:not([hidden]), .chart:not(:has(canvas))')
+&& ![...document.querySelectorAll('.panel')].some((panel) => panel.getBoundingClientRect().top < innerHeight
+  && !panel.querySelector('.panel-body').firstChild)
+"""  # noqa: E501
 # Chromium tells of a handler in a dashboard's HTML when its parser meets it, before it is removed.
 HARMLESS = "Executing inline event handler violates"
 BLANK = """
@@ -233,7 +237,7 @@ class TestFaults:
         port = free_port()
         with panels(f"http://127.0.0.1:{port}", site.boards) as url:
             await page.size(1400, 900)
-            await shown(page, f"{url}/d/gallery")
+            await shown(page, f"{url}/d/gallery", whole=True)
             await page.picture(PICTURES / "down.png")
             told = await body(page, "Error share")
         assert "Prometheus cannot be reached" in told
