@@ -1,0 +1,75 @@
+"""The shipped dashboard over a store at work: real processes, scraped by a real Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import history
+import pytest
+from chromium import Page
+from conftest import PICTURES, ROOT, panels
+from processes import free_port, run_agl, running_agl, wait_until_answering
+from test_panels import SETTLED, body, titles
+
+pytestmark = pytest.mark.timeout(300)
+
+CONFIG = """
+global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+scrape_configs:
+  - job_name: app
+    metrics_path: /v1/prometheus
+    static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
+"""
+
+
+@pytest.fixture
+def stack(tools: None, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """Addresses of a store and of the panels over its metrics."""
+    metrics = tmp_path / "multiproc"
+    metrics.mkdir()
+    env = {"PROMETHEUS_MULTIPROC_DIR": str(metrics)}
+    ports = [free_port() for _ in range(2)]
+    with contextlib.ExitStack() as stack:
+        start = stack.enter_context
+        here = ("--host", "127.0.0.1", "--port")
+        store = start(
+            running_agl("store", *here, str(ports[0]), "--tracker", "prometheus", env=env)
+        )
+        exporter = start(running_agl("prometheus", *here, str(ports[1]), env=env))
+        wait_until_answering(f"http://127.0.0.1:{ports[0]}/v1/agl/health", store)
+        wait_until_answering(f"http://127.0.0.1:{ports[1]}/health", exporter)
+        data = tmp_path / "tsdb"
+        prometheus = start(history.prometheus(data, CONFIG.format(port=ports[1])))
+        url = start(panels(prometheus, ROOT / "grafana" / "dashboards", "--home", "agl-store"))
+        yield f"http://127.0.0.1:{ports[0]}", url
+
+
+async def test_the_store_board_shows_a_store_at_work(page: Page, stack: tuple[str, str]) -> None:
+    store, url = stack
+    # Twice, so that every series has grown between two scrapes.
+    for _ in range(2):
+        played = run_agl("bench", "scenario", "minimal", "--store-url", store, "--rollouts", "8")
+        assert played.returncode == 0, played.stderr
+    await page.size(1600, 3000)
+    await page.open(f"{url}/?theme=light")
+    await page.until("location.pathname === '/d/agl-store/lightningstore'")
+    wanted = (
+        "HTTP Requests / Sec (by Path)",
+        "Store Latency (P50, P95, P99)",
+        "Rollout Completion Rate (by Status)",
+        "Collection Ops / Sec (by Store Method)",
+    )
+    for title in wanted:
+        drawn = (
+            "[...document.querySelectorAll('.panel')].some((p) => p.querySelector('canvas') &&"
+            f" p.querySelector('h3').textContent === '{title}')"
+        )
+        await page.until(drawn, f"{title} is drawn")
+    await page.until(SETTLED)
+    await page.picture(PICTURES / "store-at-work.png")
+    assert await titles(page, ".panel.failed") == []
+    assert "POST /v1/traces" in await body(page, "HTTP Requests / Sec (by Path)")
+    assert "succeeded" in await body(page, "Rollout Completion Rate (by Status)")
+    assert page.errors == []
