@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,10 @@ import history
 import pytest
 from chromium import Page
 from conftest import PICTURES, ROOT, panels
-from processes import free_port, run_agl, running_agl, wait_until_answering
+from processes import free_port, running_agl, wait_until_answering
 from test_panels import SETTLED, body, titles
+
+from agl import LightningStoreClient
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -46,13 +49,25 @@ def stack(tools: None, tmp_path: Path) -> Iterator[tuple[str, str]]:
         yield f"http://127.0.0.1:{ports[0]}", url
 
 
+async def work(url: str) -> None:
+    """What a trainer and a runner do, rollout after rollout, until it is cancelled."""
+    async with contextlib.AsyncExitStack() as stack:
+        store = LightningStoreClient(url)
+        stack.push_async_callback(store.close)
+        while True:
+            await store.enqueue_rollout({"question": 1}, mode="train")
+            claimed = await store.dequeue_rollout(worker_id="Worker-1")
+            assert claimed is not None
+            await store.update_attempt(
+                claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded"
+            )
+            await asyncio.sleep(0.1)
+
+
 async def test_the_store_board_shows_a_store_at_work(page: Page, stack: tuple[str, str]) -> None:
     store, url = stack
-    # Twice, so that every series has grown between two scrapes.
-    for _ in range(2):
-        played = run_agl("bench", "scenario", "minimal", "--store-url", store, "--rollouts", "8")
-        assert played.returncode == 0, played.stderr
     await page.size(1600, 3000)
+    working = asyncio.create_task(work(store))
     await page.open(f"{url}/?theme=light")
     await page.until("location.pathname === '/d/agl-store/lightningstore'")
     wanted = (
@@ -67,9 +82,11 @@ async def test_the_store_board_shows_a_store_at_work(page: Page, stack: tuple[st
             f" p.querySelector('h3').textContent === '{title}')"
         )
         await page.until(drawn, f"{title} is drawn")
+        assert not working.done(), working.result()
+    working.cancel()
     await page.until(SETTLED)
     await page.picture(PICTURES / "store-at-work.png")
     assert await titles(page, ".panel.failed") == []
-    assert "POST /v1/traces" in await body(page, "HTTP Requests / Sec (by Path)")
+    assert "POST /v1/agl/" in await body(page, "HTTP Requests / Sec (by Path)")
     assert "succeeded" in await body(page, "Rollout Completion Rate (by Status)")
     assert page.errors == []
