@@ -66,10 +66,11 @@ async def work(url: str) -> None:
 
 async def test_the_store_board_shows_a_store_at_work(page: Page, stack: tuple[str, str]) -> None:
     store, url = stack
-    await page.size(1600, 3000)
+    await page.size(1600, 2400)
     working = asyncio.create_task(work(store))
-    await page.open(f"{url}/?theme=light")
+    await page.open(f"{url}/")
     await page.until("location.pathname === '/d/agl-store/lightningstore'")
+    await page.open(f"{url}/d/agl-store?from=now-5m&to=now&theme=light")
     wanted = (
         "HTTP Requests / Sec (by Path)",
         "Store Latency (P50, P95, P99)",

@@ -135,11 +135,11 @@ export class PanelView {
         return this.states.get("view");
       },
       note: (text) => this.notes.push(["warn", text]),
-      empty: () => this.showEmpty(),
+      empty: (reason) => this.showEmpty(reason),
     };
   }
 
-  showEmpty() {
+  showEmpty(reason) {
     const asked = this.data.results;
     const wished = this.panel.fieldConfig?.defaults?.noValue;
     this.element.classList.add("empty");
@@ -149,7 +149,7 @@ export class PanelView {
         "div",
         { class: "message" },
         h("p", { class: "message-title" }, wished || "No data"),
-        wished ? null : h("p", {}, asked.length ? "Prometheus has no such series in this time range." : "This panel has no query."),
+        wished ? null : h("p", {}, asked.length ? (reason ?? "Prometheus has no such series in this time range.") : "This panel has no query."),
         asked.length ? expressions(asked) : null,
       ),
     );

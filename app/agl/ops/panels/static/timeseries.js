@@ -16,6 +16,8 @@ const BINARY_UNITS = new Set(["bytes", "bits", "binBps", "binbps", "kbytes", "mb
 export function timeseries(panel, data, body, context) {
   const fields = fieldsOf(panel, data).filter((field) => !field.custom.hideFrom?.viz);
   if (!fields.length) return context.empty();
+  // A quantile of nothing is no number: the series are there, and there is nothing to draw.
+  if (fields.every((field) => field.values.every((value) => value === null))) return context.empty("The series have no value in this time range: nothing was counted.");
   const state = context.state(() => ({ hidden: new Set() }));
   const canvas = h("div", { class: "chart", tabindex: "0", role: "img", "aria-label": spoken(panel, fields) });
   const keys = h("div", { class: "legend-place" });
