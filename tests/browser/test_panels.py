@@ -27,14 +27,19 @@ document.querySelector('.panel') && !document.querySelector('.spinner:not([hidde
 """  # noqa: E501
 # Chromium tells of a handler in a dashboard's HTML when its parser meets it, before it is removed.
 HARMLESS = "Executing inline event handler violates"
+# Charts in which hardly any column has a coloured pixel; axes are grey.
 BLANK = """
 [...document.querySelectorAll('.chart canvas')].filter((canvas) => {
   const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
-  const seen = new Set();
-  for (let i = 0; i < pixels.length; i += 4) if (pixels[i + 3] > 60) seen.add(pixels[i] >> 4 << 8 | pixels[i + 1] >> 4 << 4 | pixels[i + 2] >> 4);
-  return seen.size < 3;
+  const columns = new Set();
+  for (let i = 0; i < pixels.length; i += 4) {
+    const [r, g, b, opacity] = [pixels[i], pixels[i + 1], pixels[i + 2], pixels[i + 3]];
+    const colored = opacity > 100 && Math.max(r, g, b) - Math.min(r, g, b) > 40;
+    if (colored) columns.add((i / 4) % canvas.width);
+  }
+  return columns.size < canvas.width * 0.1;
 }).map((canvas) => canvas.closest('.panel').querySelector('h3').textContent)
-"""  # noqa: E501
+"""
 FAINT = """
 import('panels/palette.js').then(({contrast}) => {
   const parts = (color) => color.match(/[\\d.]+/g).map(Number);
