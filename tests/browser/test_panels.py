@@ -37,7 +37,7 @@ BLANK = """
     const colored = opacity > 100 && Math.max(r, g, b) - Math.min(r, g, b) > 40;
     if (colored) columns.add((i / 4) % canvas.width);
   }
-  return columns.size < canvas.width * 0.1;
+  return columns.size < canvas.width * 0.04;
 }).map((canvas) => canvas.closest('.panel').querySelector('h3').textContent)
 """
 FAINT = """
