@@ -16,7 +16,8 @@ import gallery
 import history
 import pytest
 from chromium import Page, browser, find_chromium
-from processes import free_port, running_agl
+from ports import free_port
+from processes import running_agl
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / ".cache" / "panels"

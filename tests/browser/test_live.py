@@ -11,7 +11,8 @@ import history
 import pytest
 from chromium import Page
 from conftest import PICTURES, ROOT, panels
-from processes import free_port, running_agl, wait_until_answering
+from ports import free_port
+from processes import running_agl, wait_until_answering
 from test_panels import SETTLED, body, titles
 
 from agl import LightningStoreClient

@@ -10,7 +10,8 @@ import history
 import pytest
 from chromium import Page
 from conftest import PICTURES, Site, panels
-from processes import free_port, run_agl
+from ports import free_port
+from processes import run_agl
 
 pytestmark = pytest.mark.timeout(300)
 

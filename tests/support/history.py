@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from processes import free_port
+from ports import free_port
 
 STEP = 15
 HOURS = 6

@@ -12,7 +12,8 @@ import pytest
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 from panels_support import FakePrometheus, answering
-from processes import free_port, run_agl
+from ports import free_port
+from processes import run_agl
 
 from agl.ops.panels.boards import Library
 from agl.ops.panels.server import Site, create_app
