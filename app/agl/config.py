@@ -154,6 +154,35 @@ class ExporterSettings:
     log: LogSettings = LogSettings()
 
 
+@dataclass(frozen=True, slots=True)
+class PanelsSettings:
+    """Everything ``agl panels`` was told.
+
+    Attributes:
+        host: Address to listen on.
+        port: TCP port to listen on.
+        prometheus: Address of Prometheus.
+        dashboards: Folder of the dashboards' JSON.
+        scrape: Scrape interval of Prometheus, in seconds.
+        home: uid of the dashboard that the root leads to.
+        runbooks: Folder of the runbooks; ``None`` when there is none.
+        auth_file: File that holds the password; ``None`` means no password.
+        published_on: Address a container's port is published on; ``None`` means not said.
+        log: Log level and format.
+    """
+
+    prometheus: str
+    dashboards: Path
+    host: str = "127.0.0.1"
+    port: int = 9091
+    scrape: float = 5.0
+    home: str = ""
+    runbooks: Path | None = None
+    auth_file: Path | None = None
+    published_on: str | None = None
+    log: LogSettings = LogSettings()
+
+
 def load_environment(environ: Mapping[str, str] | None = None) -> EnvironmentSettings:
     """Read the variables the package honours.
 

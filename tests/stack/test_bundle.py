@@ -52,6 +52,21 @@ def test_node_exporter_sees_the_hosts_interfaces(stack: Stack) -> None:
     assert ours & seen, f"host has {ours}, node-exporter shows {seen}"
 
 
+def test_panels_show_the_dashboards_at_grafanas_address(stack: Stack) -> None:
+    url = f"http://127.0.0.1:{stack.environ['AGL_GRAFANA_PORT']}"
+    if "application" not in httpx.get(f"{url}/api/health").json():
+        pytest.skip("Grafana's image could be had, so Grafana shows them")
+    assert httpx.get(url).headers["location"] == "/d/agl-store/lightningstore"
+    board = httpx.get(f"{url}/api/boards/agl-store", timeout=60).json()
+    assert {v["name"]: v["problem"] for v in board["variables"]}["job"] == ""
+    for row in board["rows"]:
+        for panel in row["panels"]:
+            query = {"panel": panel["key"], "width": "600"}
+            data = httpx.get(f"{url}/api/boards/agl-store/data", params=query, timeout=60).json()
+            assert not [r["error"] for r in data["results"] if "error" in r], panel["title"]
+    assert "Meaning" in httpx.get(f"{url}/api/runbooks/TargetDown").json()["text"]
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_service_is_hardened(stack: Stack, service: str) -> None:
     host = stack.container(service)["HostConfig"]

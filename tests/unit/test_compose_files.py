@@ -180,9 +180,9 @@ class TestEveryService:
     def test_publishes_only_what_it_may(
         self, file: str, name: str, service: dict[str, Any]
     ) -> None:
-        assert "ports" in service or name not in {"app", "prometheus", "grafana"}
+        assert "ports" in service or name not in {"app", "prometheus", "grafana", "panels"}
         for port in service.get("ports", []):
-            assert name in {"app", "prometheus", "grafana"}
+            assert name in {"app", "prometheus", "grafana", "panels"}
             assert port["host_ip"] == "127.0.0.1"
 
     def test_mounts_no_socket_and_writes_no_folder_of_the_host(
@@ -356,6 +356,18 @@ def test_grafana_fetches_and_tells_nothing() -> None:
     assert services(FULL)["grafana"]["profiles"] == ["grafana"]
     profiles = {p for s in services(MONGO_FULL).values() for p in s.get("profiles", [])}
     assert set(ENV["COMPOSE_PROFILES"].split(",")) == profiles
+
+
+def test_panels_take_the_place_of_grafana() -> None:
+    every = services(FULL)
+    panels, grafana = every["panels"], every["grafana"]
+    assert panels["profiles"] == ["panels"]
+    assert panels["ports"] == grafana["ports"]
+    assert panels["user"] == grafana["user"], "it reads the same secret"
+    home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert f"--dashboards={Path(home).parent}" in panels["command"]
+    assert f"--home={Path(home).stem}" in panels["command"]
+    assert "--auth-file=/run/agl/secrets/grafana-admin-password" in panels["command"]
 
 
 def test_node_exporter_listens_where_prometheus_looks() -> None:

@@ -156,7 +156,7 @@ class TestEnvFileOfImages:
                 Choice(STORE, "s:1", "s:1", BUILT),
                 Choice(PROMETHEUS, "prom/p:1", "mine:1", STAND_IN),
                 Choice(GRAFANA, "g:1", "", LEFT_OUT),
-                profiles="",
+                profiles="panels",
             ),
         )
         before = layout.images_env_file.read_text()
@@ -166,7 +166,7 @@ class TestEnvFileOfImages:
     def test_what_another_mode_left_out_stays_out(self, layout: Layout) -> None:
         write_choices(layout, choices(Choice(GRAFANA, "g:1", "", LEFT_OUT), profiles=""))
         write_choices(layout, choices(Choice(STORE, "s:1", "s:1", BUILT), profiles="grafana"))
-        assert layout.variables()["COMPOSE_PROFILES"] == ""
+        assert layout.variables()["COMPOSE_PROFILES"] == "panels"
         write_choices(layout, choices(Choice(GRAFANA, "g:1", "g:1", PINNED), profiles="grafana"))
         assert layout.variables()["COMPOSE_PROFILES"] == "grafana"
 
@@ -194,7 +194,9 @@ class TestEnvFileOfImages:
         }
 
     def test_other_profiles_stay(self) -> None:
-        assert profiles_without({"COMPOSE_PROFILES": "a, grafana,b"}, [GRAFANA]) == "a,b"
+        assert profiles_without({"COMPOSE_PROFILES": "a, grafana,b"}, [GRAFANA]) == "a,panels,b"
+        assert profiles_without({"COMPOSE_PROFILES": "a"}, [GRAFANA]) == "a"
+        assert profiles_without({"COMPOSE_PROFILES": "panels,grafana"}, [GRAFANA]) == "panels"
         assert profiles_without({"COMPOSE_PROFILES": "a,grafana"}, []) == "a,grafana"
 
     def test_nofile_is_the_lower_of_wish_and_limit(self, layout: Layout) -> None:

@@ -23,6 +23,8 @@ COMMANDS: dict[str, str] = {
     "prometheus": "serve the metrics of the shared folder to Prometheus",
     "stack": "operate the bundle: preflight, images, secrets, status",
     "bench": "play real workloads against a running store",
+    "panels": "show the dashboards in a browser, without Grafana",
+    "report": "write dashboards and alerts of an incident into one HTML file",
 }
 PROGRAMS = ("agl", "agl-stack")
 

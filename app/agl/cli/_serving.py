@@ -7,6 +7,7 @@ import errno
 import ipaddress
 import signal
 import socket
+from pathlib import Path
 from types import FrameType
 from typing import Literal
 
@@ -128,6 +129,40 @@ def _cannot_bind(host: str, port: int, exc: OSError) -> EnvironmentFault:
         f"cannot listen on port {port} of {host} ({exc.strerror or exc})",
         remedy="choose another --port or --host",
     )
+
+
+def check_published_on(address: str | None) -> None:
+    """Raises UsageError when ``--published-on`` is neither an IP address nor localhost."""
+    if not address or address.lower() == "localhost":
+        return
+    try:
+        ipaddress.ip_address(address.strip("[]"))
+    except ValueError:
+        raise UsageError(
+            f"argument --published-on: {address!r} is not an IP address or localhost"
+        ) from None
+
+
+def read_secret_file(option: str, file: Path) -> str:
+    """The one line of a file that holds a password; ``option`` names it in errors.
+
+    Raises:
+        EnvironmentFault: It is missing, unreadable, empty or more than one line.
+    """
+    what = f"argument {option}: {file}"
+    remedy = "write one line into it (openssl rand -hex 32), readable for this user"
+    try:
+        secret = file.read_text(encoding="utf-8").strip("\r\n")
+    except UnicodeDecodeError as exc:
+        raise EnvironmentFault(f"{what} is not UTF-8", remedy=remedy) from exc
+    except (OSError, ValueError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else str(exc)
+        raise EnvironmentFault(f"{what} cannot be read ({reason})", remedy=remedy) from exc
+    if not secret.strip():
+        raise EnvironmentFault(f"{what} is empty", remedy=remedy)
+    if not secret.isprintable():
+        raise EnvironmentFault(f"{what} does not hold one line", remedy=remedy)
+    return secret
 
 
 def is_loopback(host: str) -> bool:

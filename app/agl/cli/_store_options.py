@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import shlex
 from pathlib import Path
 from typing import Literal
@@ -12,6 +11,7 @@ from agl.cli import CommandParser
 from agl.cli._mongo import add_mongo_options, add_partition_option, mongo_settings
 from agl.cli._serving import (
     add_log_options,
+    check_published_on,
     counting_number,
     log_settings,
     port_number,
@@ -63,7 +63,7 @@ def parse(argv: list[str], prog: str) -> StoreSettings:
     )
     if settings.tls_key is not None and settings.tls_cert is None:
         raise UsageError("argument --tls-key: there is no --tls-cert that it belongs to")
-    _check_published_on(settings.published_on)
+    check_published_on(settings.published_on)
     return settings
 
 
@@ -78,17 +78,6 @@ def _processes(asked: int | Literal["auto"] | None, backend: BackendName) -> int
             f"shared by {asked}, use --n-workers 1"
         )
     return asked
-
-
-def _check_published_on(address: str | None) -> None:
-    if not address or address.lower() == "localhost":
-        return
-    try:
-        ipaddress.ip_address(address.strip("[]"))
-    except ValueError:
-        raise UsageError(
-            f"argument --published-on: {address!r} is not an IP address or localhost"
-        ) from None
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:

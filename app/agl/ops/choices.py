@@ -40,6 +40,7 @@ class Slot:
         folder: Folder below ``images/`` that it, or its stand-in, is built from.
         ours: It is built here, and nowhere else.
         profile: Profile of the services that are left out when it is not to be had.
+        instead: Profile that takes its place then; empty when nothing does.
         wraps: Variable of an image that must be pulled, and that it is built around.
         lab: Folder below ``tests/lab/`` of a stand-in for trials and tests.
         vital: The bundle does not start without it.
@@ -49,6 +50,7 @@ class Slot:
     folder: str = ""
     ours: bool = False
     profile: str = ""
+    instead: str = ""
     wraps: str = ""
     lab: str = ""
     vital: bool = False
@@ -75,7 +77,7 @@ SLOTS = {
         Slot("PROMETHEUS_IMAGE", "prometheus"),
         Slot("ALERTMANAGER_IMAGE", "alertmanager"),
         Slot("NODE_EXPORTER_IMAGE", "node-exporter"),
-        Slot("GRAFANA_IMAGE", profile="grafana"),
+        Slot("GRAFANA_IMAGE", profile="grafana", instead="panels"),
         Slot("MONGO_IMAGE", profile=MONGO_PROFILE, lab="mongod", vital=True),
         Slot(
             "AGL_MONGODB_EXPORTER_IMAGE",
@@ -157,10 +159,11 @@ def _image_variables(path: Path, seen: set[Path]) -> set[str]:
 
 
 def profiles_without(pinned: Mapping[str, str], left_out: Iterable[Slot]) -> str:
-    """``COMPOSE_PROFILES`` less the profiles of services whose image is not to be had."""
-    dropped = {slot.profile for slot in left_out}
+    """``COMPOSE_PROFILES``, with the substitute of each service whose image is not to be had."""
+    substitutes = {slot.profile: slot.instead for slot in left_out}
     names = (name.strip() for name in pinned.get("COMPOSE_PROFILES", "").split(","))
-    return ",".join(name for name in names if name and name not in dropped)
+    chosen = (substitutes.get(name, name) for name in names)
+    return ",".join(dict.fromkeys(name for name in chosen if name))
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ def endpoints(variables: Mapping[str, str], services: Iterable[str]) -> dict[str
     known = (
         Endpoint("app", store, f"{store}/v1/agl/health"),
         Endpoint("grafana", grafana, f"{grafana}/api/health"),
+        Endpoint("panels", grafana, f"{grafana}/api/health"),
         Endpoint("prometheus", prometheus, f"{prometheus}/-/ready"),
         Endpoint("node-exporter", node, f"{node}/metrics"),
     )

@@ -209,9 +209,14 @@ class ImageStep:
 
 def left_out_line(choice: Choice) -> str:
     """One clear line for a service that cannot be had."""
+    rest = (
+        f"its dashboards are shown by agl {choice.slot.instead} instead"
+        if choice.slot.instead
+        else "the rest runs without it"
+    )
     return (
         f"{choice.slot.title} is left out: no registry has been reached for {choice.pinned},"
-        " and there is no stand-in; the rest runs without it"
+        f" and there is no stand-in; {rest}"
     )
 
 

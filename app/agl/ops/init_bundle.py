@@ -90,7 +90,7 @@ class Folders:
 
 
 # Folders of the repository that are rendered, relative to it and to the config volume alike.
-RENDERED = ("prometheus", "grafana/provisioning", "grafana/dashboards")
+RENDERED = ("prometheus", "grafana/provisioning", "grafana/dashboards", "docs/runbooks")
 # Configuration of tests, not of a running service.
 _LEFT_OUT = frozenset({"tests"})
 
@@ -140,7 +140,8 @@ def _apply(options: argparse.Namespace, folders: Folders) -> None:
         for folder in RENDERED:
             changed = render(options.render / folder, folders.config / folder, values)
             print(f"init: {folder}: {_told(changed)}")
-            if changed.worth_loading:
+            # Runbooks are read anew for everybody who looks at one.
+            if changed.worth_loading and folder != "docs/runbooks":
                 print(f"init: {_how_to_load(folder, options.compose_file)}")
 
 

@@ -31,6 +31,7 @@ from agl.ops.secrets import API_TOKEN, read_secret
 _PUBLISHED = (
     ("app", "4747/tcp", "AGL_BIND", "AGL_PORT"),
     ("grafana", "3000/tcp", "AGL_GRAFANA_BIND", "AGL_GRAFANA_PORT"),
+    ("panels", "3000/tcp", "AGL_GRAFANA_BIND", "AGL_GRAFANA_PORT"),
     ("prometheus", "9090/tcp", "", "AGL_PROMETHEUS_PORT"),  # always on loopback
 )
 NOT_YET_TAKEN = (
@@ -162,6 +163,10 @@ def summary(layout: Layout, engine: Engine, view: View) -> list[str]:
     if "grafana" in view.endpoints:
         rows.append(("Grafana", f"{view.endpoints['grafana'].url}  (user admin)"))
         rows.append(("  password", f"{_command(layout)} secrets show grafana-admin-password"))
+    if "panels" in view.endpoints:
+        rows.append(("dashboards", f"{view.endpoints['panels'].url}  (agl panels, read-only)"))
+        if not _on_loopback(variables, "AGL_GRAFANA_BIND"):
+            rows.append(("  password", f"{_command(layout)} secrets show grafana-admin-password"))
     if "prometheus" in view.endpoints:
         rows.append(("Prometheus", view.endpoints["prometheus"].url))
     rows.extend(("left out", title) for title in missing(layout, view))
@@ -199,9 +204,11 @@ def lab_stand_ins(containers: Iterable[Container]) -> list[str]:
 
 def client_token(variables: Mapping[str, str], engine: Engine) -> str:
     """The token that clients need; an empty string when the store listens on loopback only."""
-    if ipaddress.ip_address(variables.get("AGL_BIND") or "127.0.0.1").is_loopback:
-        return ""
-    return read_secret(engine, API_TOKEN)
+    return "" if _on_loopback(variables, "AGL_BIND") else read_secret(engine, API_TOKEN)
+
+
+def _on_loopback(variables: Mapping[str, str], name: str) -> bool:
+    return ipaddress.ip_address(variables.get(name) or "127.0.0.1").is_loopback
 
 
 def client_url(variables: Mapping[str, str], token: str) -> str:

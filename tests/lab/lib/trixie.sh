@@ -75,7 +75,8 @@ trixie_binary() {
       die "downloading $package of Debian $TRIXIE failed"
     dpkg-deb -x "$work_dir/$package"_*.deb "$work_dir/$package"
   fi
-  binary=$(find "$work_dir/$package" -type f -name "$name" -perm -u+x -print -quit)
+  # Below usr, since an init script may have the same name.
+  binary=$(find "$work_dir/$package/usr" -type f -name "$name" -perm -u+x -print -quit)
   [[ -n $binary ]] || die "package $package holds no $name"
   install -D -m 0755 -- "$binary" "$target"
 }

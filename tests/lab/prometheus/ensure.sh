@@ -25,7 +25,8 @@ die() {
 source "$(dirname "${BASH_SOURCE[0]}")/../lib/trixie.sh"
 
 unpack() {
-  [[ -x $folder/promtool && -x $folder/amtool && -x $folder/prometheus ]] && return
+  [[ -x $folder/promtool && -x $folder/amtool ]] && "$folder/prometheus" --version >/dev/null 2>&1 &&
+    return
   [[ $(id -u) == 0 ]] || die "run it as root (it reads Debian's package lists)"
   say "unpacking promtool, prometheus and amtool of Debian $TRIXIE into $folder"
   trixie_prepare
