@@ -13,14 +13,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from processes import (
-    environment,
-    free_port,
-    run_agl,
-    running_agl,
-    unprivileged_folder,
-    wait_until_answering,
-)
+from ports import free_port
+from processes import environment, run_agl, running_agl, unprivileged_folder, wait_until_answering
 
 from agl.cli.prometheus import checked_metrics_path, create_prometheus_app, ensure_prometheus_dir
 from agl.errors import EnvironmentFault, UsageError

@@ -18,7 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from processes import environment, free_port, run_agl, running_agl, wait_until_answering
+from ports import free_port
+from processes import environment, run_agl, running_agl, wait_until_answering
 
 from agl.utils.metrics_folding import fold_dead
 

@@ -13,7 +13,8 @@ import pymongo
 import pytest
 from mongo import MongoServer, mongo_database, mongo_server, running_stand_in, server_name
 from old_mongo import MONGO_3_2, MONGO_5, NOT_INITIATED, greeting
-from processes import free_port, run_agl
+from ports import free_port
+from processes import run_agl
 
 __all__ = ["mongo_database", "mongo_server"]
 

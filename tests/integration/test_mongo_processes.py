@@ -20,7 +20,8 @@ import aiohttp
 import pytest
 from mongo import MongoServer, mongo_database, mongo_server, running_stand_in, server_name
 from mongo_store import Ledger, RunningStore, client_of, load, store_on_mongo, until
-from processes import free_port, make_certificate, run_agl
+from ports import free_port
+from processes import make_certificate, run_agl
 
 from agl.types import EnqueueRolloutRequest
 
@@ -409,5 +410,7 @@ async def test_metrics_of_dead_processes_are_kept_and_files_do_not_pile_up(
         lines = await asyncio.to_thread(scrape, store)
         series = 'agl_http_total{method="GET",path="/v1/agl/statistics",status="200"} 30.0'
         assert series in lines
-        assert len(list(folder.glob("counter_*.db"))) == 3  # the arbiter and two processes
+        # Of the arbiter, of two processes, and of all the dead together.
+        assert len(list(folder.glob("counter_*.db"))) == 4
+        assert len(list(folder.glob("counter_folded-*.db"))) == 1
         assert store.stop() == 0

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from mongo import MongoServer
-from processes import BIN, environment, free_port
+from ports import free_port
+from processes import BIN, environment
 
 from agl.store.client_server import LightningStoreClient
 

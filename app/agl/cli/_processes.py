@@ -26,7 +26,7 @@ from agl.errors import EnvironmentFault
 from agl.logging import setup_process_logging
 from agl.utils.gunicorn_server import GunicornApp, RollingArbiter
 from agl.utils.listening import listen, url
-from agl.utils.multiprocess import use_metrics_slots
+from agl.utils.multiprocess import shutdown_metrics, use_metrics_slots
 from agl.utils.server_runners import GRACE_SECONDS
 
 if TYPE_CHECKING:
@@ -164,7 +164,8 @@ class StoreProcesses:
         return replace(settings, **fixed)
 
     def _options(self, settings: StoreSettings) -> dict[str, Any]:
-        return {"bind": self._bind, **_gunicorn_options(settings)}
+        bound = {"bind": self._bind, "child_exit": shutdown_metrics}
+        return {**bound, **_gunicorn_options(settings)}
 
     def _check_same_data(self, mongo: MongoSettings) -> None:
         """Raises unless the changed connection leads to the same partition as before."""
