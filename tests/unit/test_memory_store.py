@@ -280,7 +280,7 @@ async def test_an_input_that_cannot_be_copied_is_kept_as_it_is() -> None:
 
 async def test_taken_ids_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = iter(["a", "1", "a", "2", "b", "3"])
-    monkeypatch.setattr("agl.store._plan.generate_id", lambda length: next(ids))
+    monkeypatch.setattr("agl.store._plan.draw_id", lambda length: next(ids))
     store = InMemoryLightningStore()
     assert (await store.start_rollout(1)).rollout_id == "ro-a"
     assert (await store.start_rollout(2)).rollout_id == "ro-b"

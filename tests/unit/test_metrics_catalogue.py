@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from agl.store.collection.mongo.metrics import DriverMetrics
 from agl.store.memory import InMemoryLightningStore
 from agl.store.operations import COLLECTION_STORE_PUBLIC_METHODS
 from agl.store.rest.app import create_app
@@ -58,6 +59,7 @@ def of_store() -> list[Metric]:
     registry = CollectorRegistry()
     tracker = PrometheusMetricsBackend(registry=registry)
     create_app(InMemoryLightningStore(tracker=tracker), tracker=tracker, api_token="t")
+    DriverMetrics(tracker)
     return list(registry.collect())
 
 

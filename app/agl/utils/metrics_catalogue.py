@@ -116,7 +116,7 @@ MONGO_OUTCOMES = Domain("how the transaction ended", ("committed", "aborted"))
 MONGO_BATCHES = Domain("what went together", ("write", "read"))
 
 # fmt: off
-_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
+_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1000)
 _HTTP = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 )
