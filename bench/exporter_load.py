@@ -55,7 +55,10 @@ class Writers:
 
     @staticmethod
     def die(folder: Path, paths: int) -> None:
-        """One process that counts and ends without a word."""
+        """One process that counts and ends without a word; what it imports is there already."""
+        import agl.utils.mapped_values
+        import agl.utils.metrics  # noqa: F401 - see above
+
         child = os.fork()
         if child == 0:
             _die(folder, paths)

@@ -115,7 +115,8 @@ def test_upstreams_metrics_are_all_there() -> None:
 
 async def test_what_is_exposed_is_in_the_catalogue_and_the_other_way_round(tmp_path: Path) -> None:
     rows = {row.series: row for row in CATALOGUE.values()}
-    of_files = {name for name in rows if name.startswith(("agl_process_", "agl_metrics_dropped"))}
+    elsewhere = ("agl_process_", "agl_metrics_dropped", "agl_mongo_")  # not with memory alone
+    of_files = {name for name in rows if name.startswith(elsewhere)}
     conditional = {"agl_exporter_newest_write_age_seconds"}
     for metrics, process, missing in (
         (of_store(), SERVER, of_files),
@@ -140,7 +141,7 @@ def test_rows_are_well_formed(row: object) -> None:
     assert (row.type == "counter") == row.series.endswith("_total")
     assert (row.buckets is not None) == (row.type == "histogram")
     if row.buckets:
-        assert 12 <= len(row.buckets) <= 16
+        assert 10 <= len(row.buckets) <= 16
         assert list(row.buckets) == sorted(set(row.buckets))
     source = Path(__file__).parents[2] / "app" / "agl" / row.recorded
     assert source.is_file(), row.recorded
