@@ -13,7 +13,7 @@ from agl.errors import EnvironmentFault
 from agl.ops.alerting import load_alerts
 from agl.ops.alerting.docs import render_alerts
 from agl.ops.alerting.generate import main, render_all
-from agl.ops.alerting.tables import mongodb_cve
+from agl.ops.alerting.tables import gpu_xid, mongodb_cve, xid_classes, xid_document
 
 ENTRY = """\
 vulnerabilities:
@@ -66,6 +66,62 @@ def test_a_broken_table_is_named(tmp_path: Path, text: str) -> None:
     table.write_text(text)
     with pytest.raises(EnvironmentFault, match=r"mongodb_cve\.yml"):
         mongodb_cve(table)
+
+
+XID_TABLE = ROOT / "prometheus" / "data" / "xid.yml"
+SERIOUS_EVERYWHERE = (48, 64, 74, 79, 119, 120)
+FAULTS_OF_PROGRAMS = (13, 31, 43)
+
+
+def classes_matched(rule: str, xid: int) -> list[str]:
+    """The classes that the rendered rule gives to an XID."""
+    branches = yaml.safe_load(rule)["groups"][0]["rules"][0]["expr"].split("\nor\n")
+    found: list[str] = []
+    for branch in branches:
+        operator, pattern = re.findall(r'xid(=~|!~)"([^"]+)"', branch)[0]
+        if bool(re.fullmatch(pattern, str(xid))) == (operator == "=~"):
+            found += re.findall(r'"class", "(\w+)"', branch)
+    return found
+
+
+def test_every_xid_has_exactly_the_class_of_the_table() -> None:
+    rule = gpu_xid(XID_TABLE)
+    of_table = {xid: entry["class"] for entry in xid_classes(XID_TABLE) for xid in entry["xids"]}
+    for xid in range(1000):
+        assert classes_matched(rule, xid) == [of_table.get(xid, "unknown")]
+
+
+def test_xids_that_all_operators_call_serious_page_and_faults_of_programs_do_not() -> None:
+    urgency = {x: entry["urgency"] for entry in xid_classes(XID_TABLE) for x in entry["xids"]}
+    assert {urgency[xid] for xid in SERIOUS_EVERYWHERE} == {"critical"}
+    assert {urgency[xid] for xid in FAULTS_OF_PROGRAMS} == {"info"}
+
+
+def test_xid_document_names_every_number_with_its_action() -> None:
+    rows = xid_document(XID_TABLE).splitlines()
+    for entry in xid_classes(XID_TABLE):
+        row = next(row for row in rows if f"| {entry['class']} |" in row)
+        assert entry["action"] in row
+        assert [int(xid) for xid in row.split("|")[1].split(",")] == sorted(entry["xids"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("xids: [79]", "xids: [79, 64]", "64"),
+        ("xids: [79]", "xids: [seventy]", "seventy"),
+        ("urgency: critical", "urgency: dire", "dire"),
+        ("    about: an NVLink error\n", "", "about"),
+        ("unknown_action:", "some_action:", "unknown_action"),
+    ],
+)
+def test_wrong_xid_entries_are_named(tmp_path: Path, old: str, new: str, named: str) -> None:
+    text = XID_TABLE.read_text()
+    assert old in text
+    table = tmp_path / "xid.yml"
+    table.write_text(text.replace(old, new))
+    with pytest.raises(EnvironmentFault, match=named):
+        gpu_xid(table)
 
 
 def test_every_alert_has_its_row_with_runbook_test_and_threshold() -> None:

@@ -1,4 +1,4 @@
-"""Renew what is made from alerts and tables: ``docs/alerts.md`` and rules of ``prometheus/data``.
+"""Renew what is made from alerts and tables: documents, and the rules of ``prometheus/data``.
 
 ``python -m agl.ops.alerting.generate`` writes the files; with ``--check`` it writes nothing and
 exits with 1, showing the difference, when a file is not what it is made from.
@@ -14,7 +14,7 @@ from pathlib import Path
 from agl.errors import AglError
 from agl.ops.alerting.docs import render_alerts
 from agl.ops.alerting.rules import load_alerts
-from agl.ops.alerting.tables import render_rules
+from agl.ops.alerting.tables import render_rules, xid_document
 
 
 def render_all(root: Path) -> dict[Path, str]:
@@ -25,6 +25,7 @@ def render_all(root: Path) -> dict[Path, str]:
     """
     prometheus = root / "prometheus"
     files = {prometheus / "rules" / n: t for n, t in render_rules(prometheus / "data").items()}
+    files[root / "docs" / "xid.md"] = xid_document(prometheus / "data" / "xid.yml")
     files[root / "docs" / "alerts.md"] = render_alerts(load_alerts(prometheus / "alerts"))
     return files
 
