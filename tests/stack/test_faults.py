@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -23,7 +24,10 @@ async def run_rollouts(client: LightningStoreClient, count: int) -> None:
 
 def with_client(stack: Stack, work: Callable[[LightningStoreClient], Awaitable[None]]) -> None:
     async def run() -> None:
-        client = LightningStoreClient(stack.store_url)
+        # As patient as a loaded machine needs to start a container.
+        client = LightningStoreClient(
+            stack.store_url, retry_delays=(1, 2, 5, 5, 5), health_retry_delays=(0.5,) * 60
+        )
         try:
             await work(client)
         finally:
@@ -36,18 +40,28 @@ def finished(stack: Stack) -> float:
     return stack.value("sum(agl_rollouts_total)")
 
 
+def wait_until_finished(stack: Stack, count: float) -> None:
+    """Until Prometheus knows of so many; what was counted last is written a moment later."""
+    deadline = time.monotonic() + 60
+    while (found := finished(stack)) != count:
+        assert found < count, "more than there ever were"
+        assert time.monotonic() < deadline, f"{found}, not {count}"
+        time.sleep(1)
+
+
 @pytest.mark.parametrize("service", ["app", "app-exporter"])
 def test_counters_survive_the_death_of(stack: Stack, service: str) -> None:
+    stack.wait_for_scrapes(2)
+    before = finished(stack) + 10
     with_client(stack, lambda client: run_rollouts(client, 10))
-    stack.wait_for_scrapes()
-    before = finished(stack)
+    wait_until_finished(stack, before)
     restarts = stack.container(service)["RestartCount"]
 
     stack.kill(service)
     stack.wait_for_restart(service, restarts)
     with_client(stack, lambda client: run_rollouts(client, 5))
+    wait_until_finished(stack, before + 5)
     stack.wait_for_scrapes()
-
     assert finished(stack) == before + 5
 
 

@@ -454,7 +454,7 @@ class TestPulling:
         assert "grafana is left out" not in answer.out
         env = (copy.root / "compose" / ".env.images").read_text()
         assert f"PROMETHEUS_IMAGE={name}\n" in env
-        assert "COMPOSE_PROFILES=grafana\n" in env
+        assert "COMPOSE_PROFILES=grafana,mongo,mongodb-exporter\n" in env
         docker("rmi", name)
 
     def test_an_image_the_registry_does_not_have_is_an_error(

@@ -209,7 +209,11 @@ class Start:
                 if failed:
                     self._fail(view, failed[0].service, failed[0].detail)
                 if code:
-                    raise EnvironmentFault(f"docker compose up: {last_line(running.output())}")
+                    said = last_line(running.output())
+                    for container in view.containers:
+                        if f"container {container.name} is unhealthy" in said:
+                            self._fail(view, container.service, "it does not become healthy")
+                    raise EnvironmentFault(f"docker compose up: {said}")
                 if code == 0 and view.ready:
                     return view
                 if time.monotonic() > deadline:
