@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from pymongo import InsertOne, UpdateOne
@@ -42,6 +42,9 @@ MOST_WRITES = 1000
 
 MOST_BYTES = 12 * 2**20
 """Bytes in one bulk, beyond its first write; the server takes 48 MB."""
+
+MANY_INSERTS = 4
+"""Inserts into one collection that are worth a command of their own."""
 
 PATIENCE_SECONDS = 30.0
 """How long writes are sent again while the server cannot be reached."""
@@ -292,13 +295,36 @@ class Combiner:
     async def _once(self, writes: list[Write], *, again: bool) -> list[Outcome]:
         if not self.by_collection:
             try:
-                return await self._over_collections(writes, again=again)
+                return await self._mostly_together(writes, again=again)
             except InvalidOperation as error:
                 if not _is_too_old(error):
                     raise
                 logger.info("MongoDB before 8.0: one bulk for each collection")
                 self.by_collection = True
         return await self._by_collection(writes, again=again)
+
+    async def _mostly_together(self, writes: list[Write], *, again: bool) -> list[Outcome]:
+        """A bulk, and beside it inserts into one collection where there are many.
+
+        A server takes plain inserts at half the cost of those in a bulk over collections.
+        """
+        counts = Counter(write.collection for write in writes if write.match is None)
+        name, count = counts.most_common(1)[0] if counts else ("", 0)
+        if count < MANY_INSERTS:
+            return await self._over_collections(writes, again=again)
+        found = [Outcome()] * len(writes)
+        inserts = [i for i, w in enumerate(writes) if w.match is None and w.collection == name]
+        chosen = set(inserts)
+        others = [i for i in range(len(writes)) if i not in chosen]
+
+        async def together() -> None:
+            outcomes = await self._over_collections([writes[i] for i in others], again=again)
+            for i, outcome in zip(others, outcomes, strict=True):
+                found[i] = outcome
+
+        parts = [self._bulk(name, inserts, writes, found, again)]
+        await _all([*parts, together()] if others else parts)
+        return found
 
     async def _over_collections(
         self,
@@ -333,9 +359,7 @@ class Combiner:
             *(self._bulk(name, group, writes, found, again) for name, group in groups.items()),
             *(self._update(i, writes[i], found, again) for i in alone),
         ]
-        for failure in await asyncio.gather(*parts, return_exceptions=True):
-            if failure is not None:
-                raise failure
+        await _all(parts)
         return found
 
     async def _bulk(
@@ -414,6 +438,13 @@ class Combiner:
             collection = self._client[self._database_name][name]
             await collection.bulk_write(models, ordered=True, session=session)
         return [found[i] for i in range(len(writes))]
+
+
+async def _all(parts: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all, then raise the first failure."""
+    for failure in await asyncio.gather(*parts, return_exceptions=True):
+        if failure is not None:
+            raise failure
 
 
 class Patience:

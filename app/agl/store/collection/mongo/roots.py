@@ -144,6 +144,7 @@ class Creation:
     def __init__(self, partition_id: str, rollout: Rollout) -> None:
         self._partition_id = partition_id
         self.rollout = rollout
+        self.document_id = new_id()
         self.attempts: list[Attempt] = []
         self.queued_at: float | None = None
         self.deadline: float | None = None
@@ -155,7 +156,7 @@ class Creation:
             InvalidRequestError: it cannot be stored, or is too large.
         """
         document: dict[str, Any] = {
-            "_id": new_id(),
+            "_id": self.document_id,
             "partition_id": self._partition_id,
             **model_fields(self.rollout),
             "attempts": [model_fields(attempt) for attempt in self.attempts],

@@ -154,7 +154,7 @@ class SectionWrites:
         outgoing, results = _Outgoing(), _Results()
         new: dict[SpanKey, bool] = {}
         for creation in decisions.creations.values():
-            _add_creation(outgoing, results, creation)
+            _add_creation(lane, outgoing, results, creation)
         for decision in decisions.decisions.values():
             decision.guards_heartbeat = self._guards_heartbeat
             if decision.compares:
@@ -310,11 +310,12 @@ def results_of(results: _Results) -> Callable[[Outcome], None]:
     return check
 
 
-def _add_creation(outgoing: _Outgoing, results: _Results, creation: Creation) -> None:
+def _add_creation(lane: Lane, outgoing: _Outgoing, results: _Results, creation: Creation) -> None:
     delta = creation.delta()
 
     def check(outcome: Outcome) -> None:
         if outcome.inserted:
+            lane.loader.learn(creation.rollout.rollout_id, creation.document_id)
             return
         if outcome.duplicate:
             rollout_id = creation.rollout.rollout_id
