@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -43,8 +43,8 @@ MOST_WRITES = 1000
 MOST_BYTES = 12 * 2**20
 """Bytes in one bulk, beyond its first write; the server takes 48 MB."""
 
-MANY_INSERTS = 4
-"""Inserts into one collection that are worth a command of their own."""
+MANY = 5
+"""Inserts or upserts of one collection that are worth a command of their own."""
 
 PATIENCE_SECONDS = 30.0
 """How long writes are sent again while the server cannot be reached."""
@@ -304,17 +304,20 @@ class Combiner:
         return await self._by_collection(writes, again=again)
 
     async def _mostly_together(self, writes: list[Write], *, again: bool) -> list[Outcome]:
-        """A bulk, and beside it inserts into one collection where there are many.
+        """A bulk, and beside it commands of their own for what there is much of.
 
-        A server takes plain inserts at half the cost of those in a bulk over collections.
+        Servers take plain inserts and updates at about half the cost of those in a bulk over
+        collections. For conditional updates that does not tell which of them matched.
         """
-        counts = Counter(write.collection for write in writes if write.match is None)
-        name, count = counts.most_common(1)[0] if counts else ("", 0)
-        if count < MANY_INSERTS:
+        groups: dict[tuple[str, bool], list[int]] = {}
+        for i, write in enumerate(writes):
+            if write.match is None or write.upsert:
+                groups.setdefault((write.collection, write.upsert), []).append(i)
+        apart = {key: group for key, group in groups.items() if len(group) >= MANY}
+        if not apart:
             return await self._over_collections(writes, again=again)
         found = [Outcome()] * len(writes)
-        inserts = [i for i, w in enumerate(writes) if w.match is None and w.collection == name]
-        chosen = set(inserts)
+        chosen = {i for group in apart.values() for i in group}
         others = [i for i in range(len(writes)) if i not in chosen]
 
         async def together() -> None:
@@ -322,7 +325,9 @@ class Combiner:
             for i, outcome in zip(others, outcomes, strict=True):
                 found[i] = outcome
 
-        parts = [self._bulk(name, inserts, writes, found, again)]
+        parts = [
+            self._bulk(name, group, writes, found, again) for (name, _), group in apart.items()
+        ]
         await _all([*parts, together()] if others else parts)
         return found
 
