@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scripts/bench mongo",
         description=__doc__,
-        epilog="AGL_TEST_MONGO_URI or AGL_TEST_MONGO_SERVER choose the server (tests/lab/mongo.py).",
+        epilog="AGL_TEST_MONGO_URI or AGL_TEST_MONGO_SERVER choose the server.",
     )
     add = parser.add_argument
     add("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what (default: all)")

@@ -26,8 +26,12 @@ from bench.mongo_servers import PARTITION, MongoServer, cpu_seconds
 
 SMALL = 1_000
 ROUNDS = 150
-RARE = 1_000
-"""Rollouts of the rare status in the full store, at most; every fourth in the small one."""
+FINDS = 7
+RARE, WAITING = 400, 400
+"""Failed rollouts and waiting ones in either store."""
+
+DEEP = 50_000
+"""Further ones that wait, when a dequeue is measured beside the server's own find."""
 
 PAGE = 100
 _BATCH = 2_000
@@ -57,8 +61,20 @@ async def _growth(server: MongoServer, rollouts: int) -> dict[str, Any]:
             "fill_seconds": round(filled - began),
             "first_count_seconds": round(counted - filled, 1),
             "calls": await _compare(server, *stores),
-            "common_status": await _beside_find(server, databases[1], stores[1]),
+            "common_status": await _beside_find(
+                server,
+                databases[1],
+                ({"status": "succeeded"}, {"_id": 1}, PAGE),
+                lambda: stores[1].query_rollouts(status_in=["succeeded"], limit=PAGE),
+            ),
         }
+        await _deepen(server, databases[1], rollouts)
+        figures["long_queue"] = await _beside_find(
+            server,
+            databases[1],
+            ({"status": {"$in": ["queuing", "requeuing"]}}, {"queued_at": 1, "_id": 1}, 1),
+            stores[1].dequeue_rollout,
+        )
         for store in stores:
             await store.close()
         return figures
@@ -77,17 +93,14 @@ def _store(server: MongoServer, database: str) -> MongoLightningStore:
 
 
 async def _fill(server: MongoServer, database: str, rollouts: int) -> None:
-    """As if so many had been run: most succeeded, some failed, a quarter or so waits."""
+    """As if so many had been run: some failed, some wait, the others succeeded."""
     async with AsyncMongoClient[dict[str, Any]](server.uri) as client:
         target = client[database]
-        for name in ("rollouts", "spans", "span_sequence_ids"):
-            await ensure_collection(target, name, INDEXES[name])
-        step = max(4, rollouts // RARE)
         models = {status: _model(status) for status in ("succeeded", "failed", "queuing")}
         for first in range(0, rollouts, _BATCH):
             numbers = range(first, min(first + _BATCH, rollouts))
             await target["rollouts"].insert_many(
-                [{**models[_status_of(n, step)], **_varied(n)} for n in numbers], ordered=False
+                [{**models[_status_of(n)], **_varied(n)} for n in numbers], ordered=False
             )
             spans = [{**span_document(n), **_SHORT, "rollout_id": _id(n)} for n in numbers]
             await target["spans"].insert_many(spans, ordered=False)
@@ -95,12 +108,14 @@ async def _fill(server: MongoServer, database: str, rollouts: int) -> None:
                 [{"partition_id": PARTITION, "key": _id(n), "value": 1} for n in numbers],
                 ordered=False,
             )
+        for name in ("rollouts", "spans", "span_sequence_ids"):  # faster than before the documents
+            await ensure_collection(target, name, INDEXES[name])
 
 
-def _status_of(number: int, step: int) -> RolloutStatus:
-    if number % step == 0:
+def _status_of(number: int) -> RolloutStatus:
+    if number < RARE:
         return "failed"
-    return "queuing" if number % 4 == 1 else "succeeded"
+    return "queuing" if number < RARE + WAITING else "succeeded"
 
 
 def _id(number: int) -> str:
@@ -201,29 +216,40 @@ def _cpu(server: MongoServer) -> float:
     return time.process_time() + (0.0 if server.pid is None else cpu_seconds(server.pid))
 
 
+async def _deepen(server: MongoServer, database: str, rollouts: int) -> None:
+    """Have many more wait."""
+    model = _model("queuing")
+    async with AsyncMongoClient[dict[str, Any]](server.uri) as client:
+        for first in range(rollouts, rollouts + DEEP, _BATCH):
+            await client[database]["rollouts"].insert_many(
+                [{**model, **_varied(n)} for n in range(first, first + _BATCH)], ordered=False
+            )
+
+
+Find = tuple[dict[str, Any], dict[str, int], int]
+
+
 async def _beside_find(
-    server: MongoServer, database: str, store: MongoLightningStore
+    server: MongoServer, database: str, question: Find, call: Call
 ) -> dict[str, float]:
-    """The first page of a status that most rollouts have, and a find of the same documents."""
-    match = {"partition_id": PARTITION, "status": "succeeded"}
+    """A call, and the find (condition, order, limit) that it cannot do without, in turns."""
+    condition, order, limit = question
     times: tuple[list[float], list[float]] = ([], [])
     async with AsyncMongoClient[dict[str, Any]](server.uri) as client:
         rollouts = client[database]["rollouts"]
+        match = {"partition_id": PARTITION, **condition}
 
         async def find() -> None:
-            await rollouts.find(match).sort({"_id": 1}).limit(PAGE).to_list()
+            await rollouts.find(match).sort(order).limit(limit).to_list()
 
-        async def page() -> None:
-            await store.query_rollouts(status_in=["succeeded"], limit=PAGE)
-
-        for _ in range(ROUNDS):
-            for which, call in enumerate((find, page)):
+        for _ in range(FINDS):
+            for which, one in enumerate((find, call)):
                 started = time.perf_counter()
-                await call()
+                await one()
                 times[which].append(time.perf_counter() - started)
     raw, ours = median(times[0]), median(times[1])
     return {
         "find_ms": round(1000 * raw, 2),
-        "page_ms": round(1000 * ours, 2),
+        "call_ms": round(1000 * ours, 2),
         "ratio": round(ours / raw, 2),
     }

@@ -22,7 +22,7 @@ from bench.servers import HEALTH_PATH, ROOT, free_port, metrics_folder
 
 sys.path.append(str(ROOT / "tests" / "lab"))
 
-from mongo import MongoServer, any_server  # noqa: E402 - the path comes first
+from mongo import MongoServer, any_server
 
 __all__ = ["MongoServer", "RunningStore", "any_server", "cpu_seconds", "inserting", "serving"]
 
@@ -139,13 +139,12 @@ def inserting(
         for share in shares
     ]
     try:
-        for process in running:
-            assert process.stdout is not None
-            process.stdout.readline()
-        for process in running:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
+        pipes = [(p.stdin, p.stdout) for p in running if p.stdin and p.stdout]
+        for _, output in pipes:
+            output.readline()
+        for start, _ in pipes:
+            start.write("\n")
+            start.flush()
         time.sleep(seconds[0])
         before = 0.0 if server.pid is None else cpu_seconds(server.pid)
         time.sleep(seconds[1])
