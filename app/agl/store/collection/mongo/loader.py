@@ -12,9 +12,10 @@ from bson import ObjectId
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import PyMongoError
 
-from agl.store.collection.mongo.combine import Gathering, Patience
+from agl.store.collection.mongo.combine import Patience
 from agl.store.collection.mongo.documents import from_document
 from agl.store.collection.mongo.errors import is_passing, translate
+from agl.store.collection.mongo.gathering import Gathering
 from agl.store.collection.mongo.metrics import DriverMetrics
 from agl.store.collection.mongo.pool import Document
 from agl.store.collection.mongo.roots import LIGHT, ROLLOUTS, Root
