@@ -42,7 +42,7 @@ def serving(variant: str) -> Generator[Running]:
         RuntimeError: it does not start.
     """
     port = free_port()
-    with _metrics_folder() as folder, tempfile.TemporaryFile() as log:
+    with metrics_folder() as folder, tempfile.TemporaryFile() as log:
         environment = {name: value for name, value in os.environ.items() if name[:5] != "PROME"}
         if variant == "ours":
             environment["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
@@ -86,7 +86,7 @@ def _command(variant: str, port: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def _metrics_folder() -> Generator[Path]:
+def metrics_folder() -> Generator[Path]:
     """In memory where that is possible, as in the bundle."""
     memory = Path("/dev/shm")  # noqa: S108 - a file system in memory, not a shared file
     folder = Path(tempfile.mkdtemp(prefix="agl-bench-", dir=memory if memory.is_dir() else None))

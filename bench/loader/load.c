@@ -1,10 +1,10 @@
 // Closed-loop HTTP load for a store: start a rollout, add four spans, finish, again and again, over a
 // number of keep-alive connections. One thread, no libraries. Prints one JSON object.
 //
-//   load HOST PORT CONNECTIONS WARMUP_SECONDS SECONDS SERVER_PID
+//   load HOST PORT CONNECTIONS WARMUP_SECONDS SECONDS SERVER_PID...
 //
-// Latency is from the first byte written to the last byte read. SERVER_PID's CPU time is read at
-// both ends of the measured time.
+// Latency is from the first byte written to the last byte read. The CPU time of the server's
+// processes is read at both ends of the measured time.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -59,7 +59,7 @@ static double own_cpu(void) {
          (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
 }
 
-static double server_cpu(int pid) {
+static double process_cpu(int pid) {
   char path[64], text[1024], *after_name;
   unsigned long user, system;
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -73,6 +73,12 @@ static double server_cpu(int pid) {
       sscanf(after_name + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) != 2)
     die(path);
   return (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
+}
+
+static double server_cpu(char **pids) {
+  double seconds = 0;
+  while (*pids) seconds += process_cpu(atoi(*pids++));
+  return seconds;
 }
 
 static void record(int kind, double seconds) {
@@ -220,11 +226,12 @@ static void print_latencies(const char *name, struct latencies *l) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 7) {
-    fprintf(stderr, "usage: load HOST PORT CONNECTIONS WARMUP_SECONDS SECONDS SERVER_PID\n");
+  if (argc < 7) {
+    fprintf(stderr, "usage: load HOST PORT CONNECTIONS WARMUP_SECONDS SECONDS SERVER_PID...\n");
     return 2;
   }
-  int port = atoi(argv[2]), count = atoi(argv[3]), pid = atoi(argv[6]);
+  int port = atoi(argv[2]), count = atoi(argv[3]);
+  char **pids = argv + 6;
   struct connection *connections = calloc((size_t)count, sizeof *connections);
   int poll = epoll_create1(0);
   if (!connections || poll < 0) die("start");
@@ -232,12 +239,12 @@ int main(int argc, char **argv) {
   for (int i = 0; i < count; i++) open_connection(&connections[i], argv[1], port, poll);
   run_until(poll, now() + atof(argv[4]));
 
-  double began = now(), own = own_cpu(), server = server_cpu(pid);
+  double began = now(), own = own_cpu(), server = server_cpu(pids);
   measuring = 1;
   run_until(poll, began + atof(argv[5]));
   double seconds = now() - began;
   own = own_cpu() - own;
-  server = server_cpu(pid) - server;
+  server = server_cpu(pids) - server;
 
   struct latencies all = {0};
   for (int kind = 0; kind < KINDS; kind++) all.room += recorded[kind].count;

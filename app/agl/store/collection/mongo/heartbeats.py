@@ -32,6 +32,7 @@ class Beat(NamedTuple):
     write: Write
     rollout_id: str
     attempt_id: str
+    when: float
 
 
 def may_wait(seconds: float, rollout: Rollout, stored: float | None, now: float) -> bool:
@@ -65,6 +66,15 @@ class Heartbeats:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = loop.call_later(delay, self._send)
+
+    def take(self, merge: Hashable) -> Beat | None:
+        """A heartbeat that waits, for whoever is about to write to its attempt anyway."""
+        return self._waiting.pop(merge, None)
+
+    def put_back(self, beat: Beat, rollout: Rollout) -> None:
+        """It was not written after all."""
+        if beat.write.merge not in self._waiting:
+            self.later(beat, rollout)
 
     def flush_last(self) -> None:
         """Do not wait any longer."""

@@ -13,13 +13,14 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import ClientBulkWriteException, PyMongoError
 
 from agl.errors import DuplicatedPrimaryKeyError
-from agl.store.collection.mongo.combine import Combiner, Gathering, Outcome, Patience, Write
+from agl.store.collection.mongo.combine import Combiner, Outcome, Patience, Write
 from agl.store.collection.mongo.errors import (
     DUPLICATE_KEY,
     is_passing,
     translate,
     write_errors,
 )
+from agl.store.collection.mongo.gathering import Gathering
 from agl.store.collection.mongo.heartbeats import HEARTBEAT_SECONDS, Heartbeats
 from agl.store.collection.mongo.loader import QueueHead, RootLoader
 from agl.store.collection.mongo.pool import MongoClientPool

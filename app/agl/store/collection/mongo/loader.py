@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,9 +12,10 @@ from bson import ObjectId
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import PyMongoError
 
-from agl.store.collection.mongo.combine import Gathering, Patience
+from agl.store.collection.mongo.combine import Patience
 from agl.store.collection.mongo.documents import from_document
 from agl.store.collection.mongo.errors import is_passing, translate
+from agl.store.collection.mongo.gathering import Gathering
 from agl.store.collection.mongo.metrics import DriverMetrics
 from agl.store.collection.mongo.pool import Document
 from agl.store.collection.mongo.roots import LIGHT, ROLLOUTS, Root
@@ -23,8 +25,8 @@ LEGACY_ATTEMPTS = "attempts"
 MOST_READ = 1000
 """Documents asked for in one read."""
 
-BY_ID = [("partition_id", 1), ("rollout_id", 1)]
-"""The index to use: with many ids a planner may prefer to read the whole partition."""
+_MOST_PLACES = 100_000
+"""Rollouts whose ``_id`` is remembered."""
 
 WAITING = sorted(QUEUING_STATUSES)
 _DEEPEST_CONTENTION = 6
@@ -66,7 +68,16 @@ class RootLoader:
         self._database = database
         self._partition_id = partition_id
         self._metrics = metrics
+        self._places: OrderedDict[str, ObjectId] = OrderedDict()
         self._gathering = Gathering[_Wanted, Root | None](self._read, _how_many)
+
+    def learn(self, rollout_id: str, document_id: ObjectId) -> None:
+        """Which document is that of a rollout; it never changes."""
+        places = self._places
+        places[rollout_id] = document_id
+        places.move_to_end(rollout_id)
+        if len(places) > _MOST_PLACES:
+            places.popitem(last=False)
 
     async def load(self, rollout_id: str, *, light: bool = False) -> Root | None:
         """The document as it is after this call began; ``None`` if there is none.
@@ -93,15 +104,13 @@ class RootLoader:
         light = all(one.light for one in wanted)
         if self._metrics is not None:
             self._metrics.batch("read", len(ids))
-        match: dict[str, Any] = {"partition_id": self._partition_id}
-        match["rollout_id"] = ids[0] if len(ids) == 1 else {"$in": ids}
+        match = self._match(ids)
         retry = Patience()
         while True:
             try:
                 documents = await (
                     self._database[ROLLOUTS]
                     .find(match, projection=LIGHT if light else None, batch_size=MOST_READ)
-                    .hint(BY_ID)
                     .to_list()
                 )
                 roots = await roots_of(self._database, self._partition_id, documents)
@@ -111,7 +120,23 @@ class RootLoader:
                     raise translate(error) from error
                 await retry.pause(translate(error))
         by_id = {root.rollout_id: root for root in roots}
+        for root in roots:
+            self.learn(root.rollout_id, root.document_id)
         return [by_id.get(one.rollout_id) for one in wanted]
+
+    def _match(self, rollout_ids: Sequence[str]) -> dict[str, Any]:
+        """Each by the key of one document: with many keys in a range of the partition a planner
+        may prefer to read all of it.
+        """
+        known = [self._places[key] for key in rollout_ids if key in self._places]
+        others = [
+            {"partition_id": self._partition_id, "rollout_id": key}
+            for key in rollout_ids
+            if key not in self._places
+        ]
+        by_place = [{"_id": known[0] if len(known) == 1 else {"$in": known}}] if known else []
+        either: list[dict[str, Any]] = [*by_place, *others]
+        return either[0] if len(either) == 1 else {"$or": either}
 
 
 def _how_many(wanted: Sequence[_Wanted]) -> int:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from bson import ObjectId
@@ -37,6 +37,7 @@ from agl.store.collection.mongo.documents import (
 )
 from agl.store.collection.mongo.ids import new_id
 from agl.store.collection.writes import WriteBatch
+from agl.store.rules import ENDED_STATUSES
 from agl.types import FINISHED_STATUSES, QUEUING_STATUSES, Attempt, Rollout
 from agl.utils.ownership import replace
 
@@ -47,6 +48,9 @@ LIGHT: Mapping[str, int] = {"input": 0, "metadata": 0}
 _ROLLOUT_FIELDS = tuple(Rollout.model_fields)
 _HEARTBEAT = ("last_heartbeat_time",)
 _TOKENS_KEPT = 6
+_SHOWS_LIFE_ONLY = ["running", *sorted(ENDED_STATUSES), "timeout"]
+"""What may become of a running attempt, without its heartbeat meaning anything else then."""
+
 _UNSET_DEADLINE = object()
 
 _clock_mutex = threading.Lock()
@@ -144,6 +148,7 @@ class Creation:
     def __init__(self, partition_id: str, rollout: Rollout) -> None:
         self._partition_id = partition_id
         self.rollout = rollout
+        self.document_id = new_id()
         self.attempts: list[Attempt] = []
         self.queued_at: float | None = None
         self.deadline: float | None = None
@@ -155,7 +160,7 @@ class Creation:
             InvalidRequestError: it cannot be stored, or is too large.
         """
         document: dict[str, Any] = {
-            "_id": new_id(),
+            "_id": self.document_id,
             "partition_id": self._partition_id,
             **model_fields(self.rollout),
             "attempts": [model_fields(attempt) for attempt in self.attempts],
@@ -274,15 +279,29 @@ class Decision:
         raw = sealed({"$set": values}, f"Rollout {root.rollout_id}")
         return Write(ROLLOUTS, raw, match, size=len(raw.raw))
 
+    def beat_key(self, place: int) -> Hashable:
+        """By which heartbeats of an attempt are joined."""
+        return self.root.document_id, place, self.root.attempts[place].status
+
+    def add_heartbeat(self, place: int, when: float) -> None:
+        """Note a heartbeat that came before the decision, unless that has a later one."""
+        field = f"attempts.{place}.last_heartbeat_time"
+        stored = self.root.attempts[place].last_heartbeat_time
+        if self._whole_attempts or field in self._sets or place in self._beats:
+            return
+        if stored is None or stored < when:
+            self._beats[place] = when
+
     def _sign_of_life(self, place: int, when: float | None) -> Write:
         path = f"attempts.{place}"
         status = self.root.attempts[place].status
         field = f"{path}.last_heartbeat_time"
+        same = status if status != "running" else {"$in": _SHOWS_LIFE_ONLY}
         return Write(
             ROLLOUTS,
             {"$set": {field: when}},
-            {"_id": self.root.document_id, f"{path}.status": status},
-            merge=(self.root.document_id, place, status),
+            {"_id": self.root.document_id, f"{path}.status": same},
+            merge=self.beat_key(place),
             again={"$max": {field: when}},
         )
 

@@ -154,11 +154,11 @@ class SectionWrites:
         outgoing, results = _Outgoing(), _Results()
         new: dict[SpanKey, bool] = {}
         for creation in decisions.creations.values():
-            _add_creation(outgoing, results, creation)
+            _add_creation(lane, outgoing, results, creation)
         for decision in decisions.decisions.values():
             decision.guards_heartbeat = self._guards_heartbeat
             if decision.compares:
-                _add_decision(outgoing, results, decision)
+                _add_decision(lane, outgoing, results, decision)
             else:
                 _add_signs_of_life(lane, outgoing, results, decision)
         for fields, workers in batch.workers.items():
@@ -310,11 +310,12 @@ def results_of(results: _Results) -> Callable[[Outcome], None]:
     return check
 
 
-def _add_creation(outgoing: _Outgoing, results: _Results, creation: Creation) -> None:
+def _add_creation(lane: Lane, outgoing: _Outgoing, results: _Results, creation: Creation) -> None:
     delta = creation.delta()
 
     def check(outcome: Outcome) -> None:
         if outcome.inserted:
+            lane.loader.learn(creation.rollout.rollout_id, creation.document_id)
             return
         if outcome.duplicate:
             rollout_id = creation.rollout.rollout_id
@@ -327,17 +328,34 @@ def _add_creation(outgoing: _Outgoing, results: _Results, creation: Creation) ->
     outgoing.count(delta)
 
 
-def _add_decision(outgoing: _Outgoing, results: _Results, decision: Decision) -> None:
+def _add_decision(lane: Lane, outgoing: _Outgoing, results: _Results, decision: Decision) -> None:
     delta = decision.delta()
+    beats = _waiting_beats(lane, decision)
 
     def check(outcome: Outcome) -> None:
         if outcome.code is not None:
             results.fail(_error(outcome), delta)
         elif not outcome.matched:
             results.beaten.append(decision)
+        if not outcome.matched:
+            for beat in beats:
+                lane.heartbeats.put_back(beat, decision.root.rollout)
 
     outgoing.add(decision.write(), check)
     outgoing.count(delta)
+
+
+def _waiting_beats(lane: Lane, decision: Decision) -> list[Beat]:
+    """Heartbeats of the document that wait here: they are written with the decision."""
+    if decision.guards_heartbeat:
+        return []
+    found: list[Beat] = []
+    for place in range(len(decision.root.attempts)):
+        beat = lane.heartbeats.take(decision.beat_key(place))
+        if beat is not None:
+            decision.add_heartbeat(place, beat.when)
+            found.append(beat)
+    return found
 
 
 def _add_signs_of_life(
@@ -353,7 +371,8 @@ def _add_signs_of_life(
     for write, attempt, when in decision.signs_of_life():
         stored = attempt.last_heartbeat_time
         if when is not None and may_wait(lane.heartbeat_seconds, rollout, stored, when):
-            lane.heartbeats.later(Beat(write, rollout.rollout_id, attempt.attempt_id), rollout)
+            beat = Beat(write, rollout.rollout_id, attempt.attempt_id, when)
+            lane.heartbeats.later(beat, rollout)
         else:
             outgoing.add(write, check)
 
