@@ -36,7 +36,8 @@ class ServerClock(monitoring.ServerHeartbeatListener):
     def succeeded(self, event: monitoring.ServerHeartbeatSucceededEvent) -> None:
         reply = cast("Mapping[str, Any]", event.reply.document)
         there = reply.get("localTime")
-        if reply.get("isWritablePrimary") and isinstance(there, datetime):
+        writable = reply.get("isWritablePrimary") or reply.get("ismaster")  # of the first hello
+        if writable and isinstance(there, datetime):
             least = there.replace(tzinfo=UTC).timestamp() - time.time()
             most = least if event.awaited else least + event.duration
             self.note(min(max(0.0, least), most))
