@@ -11,6 +11,7 @@ return an async context manager which yields the store under test.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -25,6 +26,8 @@ from agl.types import AttemptedRollout, OtelResource, Span, TraceStatus
 StoreFactory = Callable[..., AbstractAsyncContextManager[LightningStore]]
 MakeStore = Callable[..., Awaitable[LightningStore]]
 HERE = Path(__file__).parent
+SLOW_KINDS = ("mongo-gunicorn", "mongo-turns")
+"""Their servers start for each test: one test in ten, unless AGL_TEST_PROCESSES=all."""
 
 
 def _factories() -> dict[str, StoreFactory]:
@@ -37,6 +40,17 @@ def _factories() -> dict[str, StoreFactory]:
 
 
 FACTORIES = _factories()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave most tests of the slow kinds out."""
+    if os.environ.get("AGL_TEST_PROCESSES") == "all":
+        return
+    slow = [item for item in items if any(kind in item.name for kind in SLOW_KINDS)]
+    left_out = {item for number, item in enumerate(slow) if number % 10}
+    if left_out:
+        config.hook.pytest_deselected(items=sorted(left_out, key=str))
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(params=FACTORIES)

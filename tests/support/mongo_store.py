@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -17,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from mongo import MongoServer
+from mongo_support import make_span
 from ports import free_port
 from processes import BIN, environment
 
 from agl.store.client_server import LightningStoreClient
+from agl.types import AttemptedRollout, EnqueueRolloutRequest, Rollout, RolloutConfig
 
 PATIENCE_SECONDS = 60.0
 
@@ -139,44 +142,148 @@ async def client_of(store: RunningStore, token: str = "") -> AsyncGenerator[Ligh
 
 @dataclass
 class Ledger:
-    """What was acknowledged: rollouts by the task they were given, and how they ended."""
+    """What was acknowledged."""
 
     enqueued: dict[str, str] = field(default_factory=dict[str, str])
+    """Rollouts by the task they were given."""
+
+    spans: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    """Ids of spans by the attempt."""
+
     finished: dict[str, str] = field(default_factory=dict[str, str])
+    """Attempts by the rollout that they finished."""
+
     failures: list[str] = field(default_factory=list[str])
+    """What clients were told instead."""
+
+    twice: list[str] = field(default_factory=list[str])
+    """Rollouts handed out while somebody was at work on them, or when they were finished."""
+
+    at_work: set[str] = field(default_factory=set[str])
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def stop(self) -> None:
+        """Let the players finish what they are doing, and no more."""
+        self.stopped.set()
+
+    def claim(self, rollout_id: str) -> None:
+        if rollout_id in self.at_work or rollout_id in self.finished:
+            self.twice.append(rollout_id)
+        self.at_work.add(rollout_id)
+
+    @classmethod
+    def of(cls, one: Ledger, two: Ledger) -> Ledger:
+        """Both together; what both have worked on was run twice."""
+        shared = (one.at_work | set(one.finished)) & (two.at_work | set(two.finished))
+        return cls(
+            one.enqueued | two.enqueued,
+            one.spans | two.spans,
+            one.finished | two.finished,
+            one.failures + two.failures,
+            [*one.twice, *two.twice, *shared],
+        )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What players enqueue: so many at once, with so large an input."""
+
+    batch: int = 1
+    input_bytes: int = 0
+    config: RolloutConfig | None = None
+
+    def request(self) -> EnqueueRolloutRequest:
+        filler = os.urandom(self.input_bytes // 2).hex()
+        task = {"task": uuid.uuid4().hex, "filler": filler}
+        return EnqueueRolloutRequest(input=task, config=self.config)
 
 
 @asynccontextmanager
-async def load(store: RunningStore, token: str = "", players: int = 4) -> AsyncGenerator[Ledger]:
-    """Players who enqueue, dequeue and finish rollouts as long as the context lasts."""
-    ledger, stop = Ledger(), asyncio.Event()
+async def load(
+    store: RunningStore, token: str = "", players: int = 4, work: Work | None = None
+) -> AsyncGenerator[Ledger]:
+    """Players who enqueue, dequeue, send spans and finish as long as the context lasts."""
+    ledger = Ledger()
     async with client_of(store, token) as client:
         tasks = [
-            asyncio.create_task(_play(client, f"Worker-{number}", ledger, stop))
+            asyncio.create_task(_play(client, f"Worker-{number}", ledger, work or Work()))
             for number in range(players)
         ]
         try:
             yield ledger
         finally:
-            stop.set()
+            ledger.stop()
             await asyncio.gather(*tasks)
 
 
-async def _play(
-    client: LightningStoreClient, worker_id: str, ledger: Ledger, stop: asyncio.Event
-) -> None:
-    while not stop.is_set():
+async def _play(client: LightningStoreClient, worker_id: str, ledger: Ledger, work: Work) -> None:
+    while not ledger.stopped.is_set():
         try:
-            task = uuid.uuid4().hex
-            rollout = await client.enqueue_rollout({"task": task})
-            ledger.enqueued[task] = rollout.rollout_id
-            claimed = await client.dequeue_rollout(worker_id=worker_id)
-            if claimed is not None:
-                attempt_id = claimed.attempt.attempt_id
-                await client.update_attempt(claimed.rollout_id, attempt_id, status="succeeded")
-                ledger.finished[claimed.rollout_id] = attempt_id
+            await _enqueue(client, ledger, work)
+            for _ in range(work.batch):
+                await _work(client, worker_id, ledger)
         except Exception as error:
             ledger.failures.append(repr(error))
+
+
+async def _enqueue(client: LightningStoreClient, ledger: Ledger, work: Work) -> None:
+    requests = [work.request() for _ in range(work.batch)]
+    if work.batch > 1:
+        stored = await client.enqueue_many_rollouts(requests)
+    else:
+        stored = [await client.enqueue_rollout(requests[0].input, config=work.config)]
+    for rollout in stored:
+        ledger.enqueued[rollout.input["task"]] = rollout.rollout_id
+
+
+async def _work(client: LightningStoreClient, worker_id: str, ledger: Ledger) -> None:
+    claimed = await client.dequeue_rollout(worker_id=worker_id)
+    if claimed is None:
+        return
+    ledger.claim(claimed.rollout_id)
+    attempt_id = claimed.attempt.attempt_id
+    for number in (1, 2):
+        span = make_span(claimed, number)
+        await client.add_span(span)
+        ledger.spans.setdefault(attempt_id, set()).add(span.span_id)
+    await client.update_attempt(claimed.rollout_id, attempt_id, status="succeeded")
+    ledger.finished[claimed.rollout_id] = attempt_id
+    ledger.at_work.discard(claimed.rollout_id)
+
+
+async def verify(store: RunningStore, ledger: Ledger, token: str = "") -> None:
+    """Everything acknowledged is there, once, as it was acknowledged; nothing was run twice."""
+    assert ledger.twice == []
+    async with client_of(store, token) as client:
+        found = await client.query_rollouts(limit=-1)
+        tasks = Counter(rollout.input["task"] for rollout in found)
+        assert [task for task, count in tasks.items() if count > 1] == []
+        known = {rollout.input["task"]: rollout.rollout_id for rollout in found}
+        assert {task: known.get(task) for task in ledger.enqueued} == ledger.enqueued
+        by_id = {rollout.rollout_id: rollout for rollout in found}
+        finished = {key: _as_finished(by_id[key]) for key in ledger.finished}
+        assert finished == {key: (one, 1, "succeeded") for key, one in ledger.finished.items()}
+        for rollout_id, attempt_id in ledger.finished.items():
+            spans = await client.query_spans(rollout_id, attempt_id)
+            assert {span.span_id for span in spans} == ledger.spans[attempt_id]
+            assert len(spans) == len(ledger.spans[attempt_id])
+        await _verify_totals(client, len(found))
+
+
+def _as_finished(rollout: Rollout) -> tuple[str, int, str]:
+    assert isinstance(rollout, AttemptedRollout)
+    return rollout.attempt.attempt_id, rollout.attempt.sequence_id, rollout.status
+
+
+async def _verify_totals(client: LightningStoreClient, rollouts: int) -> None:
+    """Corrections of totals follow a moment later."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        statistics: dict[str, Any] = dict(await client.statistics())
+        if statistics["total_rollouts"] == rollouts or time.monotonic() > deadline:
+            assert statistics["total_rollouts"] == rollouts
+            return
+        await asyncio.sleep(0.1)
 
 
 async def until(what: str, condition: Callable[[], bool]) -> None:

@@ -137,6 +137,10 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
             thread_safe=True, async_safe=True, zero_copy=True, otlp_traces=False
         )
 
+    def _now(self) -> float:
+        """By MongoDB's clock, so that hosts agree about timeouts whatever their own clocks say."""
+        return super()._now() + self._pool.clock.offset
+
     async def statistics(self) -> LightningStoreStatistics:
         lane = await self.collections.lane()
         totals = await lane.reading(lambda: lane.totals.read(lane.database))
@@ -147,7 +151,7 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
             total_spans=totals.get("spans", 0),
             total_resources=totals.get("resources", 0),
             total_workers=totals.get("workers", 0),
-            uptime=self._now() - self._launch_time,
+            uptime=super()._now() - self._launch_time,
         )
 
     # Decisions
@@ -173,6 +177,7 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
         *,
         commit: bool = True,
     ) -> R:
+        await self.collections.lane()  # before the clock is asked, which is MongoDB's
         ids = request_ids()
         if ids is None:
             return await super()._write_section(work, labels, commit=commit)
@@ -365,6 +370,7 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
     @operation
     async def _scan_for_unhealthy_rollouts(self, limit: int) -> int:
         """Give up overdue attempts; of several processes that look, one acts."""
+        await self.collections.lane()  # before the clock is asked, which is MongoDB's
         now = self._now()
         due = await self.collections.due(now, limit, adopt=not self._adopted)
         self._adopted = self._adopted or len(due) < limit

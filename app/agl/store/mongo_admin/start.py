@@ -75,10 +75,11 @@ def announce(mongo: MongoSettings, found: Server) -> None:
         )
     if abs(found.skew_seconds) > SKEW_SECONDS:
         logger.warning(
-            "This machine's clock is %.1f s %s MongoDB's: timeouts of attempts are off by as much. "
-            "Let all machines follow a time server.",
+            "This machine's clock is %.1f s %s MongoDB's. Timeouts go by MongoDB's, but rollouts "
+            "enqueued here queue up as if so much %s. Let all machines follow a time server.",
             abs(found.skew_seconds),
             "ahead of" if found.skew_seconds > 0 else "behind",
+            "later" if found.skew_seconds > 0 else "earlier",
         )
 
 

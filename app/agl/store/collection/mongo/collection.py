@@ -306,14 +306,17 @@ class MongoBasedCollection(Collection[T], Generic[T]):
     ) -> T:
         document = self._document(item)
         sealed(document, self._what(item))
-        found = await collection.find_one_and_update(
-            self._where(item),
-            _replacement(document) if fields is None else self._partly(item, document, fields),
-            upsert=True,
-            return_document=ReturnDocument.AFTER,
-            session=session,
-        )
-        return self._build(cast("Document", found))
+        update = _replacement(document) if fields is None else self._partly(item, document, fields)
+        found: Document | None = None
+        while found is None:  # two upserts of one key have met
+            found = await collection.find_one_and_update(
+                self._where(item),
+                update,
+                upsert=True,
+                return_document=ReturnDocument.AFTER,
+                session=session,
+            )
+        return self._build(found)
 
     def _partly(
         self, item: T, document: Document, fields: Sequence[str]

@@ -18,6 +18,7 @@ from pymongo import AsyncMongoClient
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
+from agl.store.collection.mongo.clock import ServerClock
 from agl.store.collection.mongo.metrics import DriverMetrics
 from agl.utils.metrics import MetricsBackend
 
@@ -87,6 +88,7 @@ class MongoClientPool:
         self._pid = os.getpid()
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
         self._closed = False
+        self.clock = ServerClock()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_uri": self._uri, "_kwargs": self._kwargs, "_metrics": None}
@@ -135,7 +137,7 @@ class MongoClientPool:
         return client
 
     def _new_client(self) -> Client:
-        listeners = list(self._kwargs.get("event_listeners", ()))
+        listeners = [*self._kwargs.get("event_listeners", ()), self.clock]
         if self._metrics is not None:
             listeners.extend(self._metrics.listeners())
         options = client_options(self._uri, self._kwargs)
