@@ -278,6 +278,9 @@ class TestMongo:
         }
         assert "--collect-all" not in command
 
+    def test_the_exporter_tells_version_and_oplog_which_alerts_need(self) -> None:
+        assert "--compatible-mode" in services(MONGO_FULL)["mongodb-exporter"]["command"]
+
     def test_the_image_of_the_exporter_is_built_around_the_pinned_one(self) -> None:
         arguments = services(MONGO_FULL)["mongodb-exporter"]["build"]["args"]
         assert arguments["EXPORTER_IMAGE"] == ENV["MONGODB_EXPORTER_IMAGE"]

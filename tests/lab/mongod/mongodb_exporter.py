@@ -40,6 +40,7 @@ LABELLED = {
     "mongodb_ss_connections": ("connections", "conn_type"),
     "mongodb_ss_opcounters": ("opcounters", "legacy_op_type"),
     "mongodb_ss_metrics_cursor_open": ("metrics.cursor.open", "csr_type"),
+    "mongodb_ss_globalLock_currentQueue": ("globalLock.currentQueue", "count_type"),
 }
 # Keys of a latency's object -> name.
 LATENCIES = {
@@ -88,6 +89,21 @@ def of_replica_set(status: Mapping[str, Any]) -> Iterator[Sample]:
         yield "mongodb_rs_members_optimeDate", who, member["optimeDate"].timestamp() * 1000
 
 
+def of_version(client: pymongo.MongoClient[dict[str, Any]]) -> Iterator[Sample]:
+    found = client.admin.command("buildInfo")
+    edition = "Enterprise" if "enterprise" in found.get("modules", []) else "Community"
+    labels = {"mongodb": str(found["version"]), "edition": edition, "vendor": "MongoDB"}
+    yield "mongodb_version_info", labels, 1
+
+
+def of_oplog(client: pymongo.MongoClient[dict[str, Any]]) -> Iterator[Sample]:
+    """Both ends of the oplog; nothing for a server that keeps none."""
+    for end, order in (("head", pymongo.DESCENDING), ("tail", pymongo.ASCENDING)):
+        entry = client.local["oplog.rs"].find_one(sort=[("$natural", order)])
+        if entry is not None:
+            yield f"mongodb_mongod_replset_oplog_{end}_timestamp", {}, float(entry["ts"].time)
+
+
 def ask(client: pymongo.MongoClient[dict[str, Any]]) -> Iterator[Sample]:
     yield "mongodb_up", {}, 1
     yield from of_server(client.admin.command("serverStatus"))
@@ -95,6 +111,8 @@ def ask(client: pymongo.MongoClient[dict[str, Any]]) -> Iterator[Sample]:
     set_name = {"rs_nm": str(hello.get("setName", ""))}
     yield "mongodb_ss_repl_isWritablePrimary", set_name, int(hello["isWritablePrimary"])
     yield from of_replica_set(client.admin.command("replSetGetStatus"))
+    yield from of_version(client)
+    yield from of_oplog(client)
     for database in client.list_database_names():
         found = client[database].command("dbStats")
         for key in DATABASE:
@@ -155,6 +173,7 @@ def main() -> None:
     parser.add_argument(
         "--mongodb.direct-connect", action=argparse.BooleanOptionalAction, default=True
     )
+    parser.add_argument("--compatible-mode", action="store_true")
     for collector in ("diagnosticdata", "replicasetstatus", "dbstats"):
         parser.add_argument(f"--collector.{collector}", action="store_true")
     host, _, port = parser.parse_args().address.rpartition(":")
