@@ -268,6 +268,15 @@ def test_mode_of_what_is_there(files: list[str], mode: str) -> None:
     assert running_mode(replace(RUNNING, compose_file=file) for file in files) == mode
 
 
+def test_mode_is_the_stores_when_other_containers_outlived_a_change_of_mode() -> None:
+    kept = replace(
+        RUNNING, service="node-exporter", compose_file="compose.prometheus-memory-store.yml"
+    )
+    store = replace(RUNNING, compose_file="compose.prometheus-mongo-store.yml")
+    assert running_mode([kept, store]) == "mongo"
+    assert running_mode([kept]) == "memory"
+
+
 def test_lab_stand_ins_are_named() -> None:
     lab = replace(RUNNING, service="mongo", image="agl-stack/lab-mongod:lab")
     real = replace(RUNNING, service="app", image="mongo:8.0.26")

@@ -188,8 +188,14 @@ def missing(layout: Layout, view: View) -> list[str]:
 
 
 def running_mode(containers: Iterable[Container]) -> str:
-    """The mode that the containers were started in."""
-    files = {container.compose_file for container in containers}
+    """The mode that the store was started in.
+
+    A change of mode leaves containers as they are that both modes have in common, with the file
+    they were made from: the store's counts, and any other only where there is no store.
+    """
+    made = list(containers)
+    stores = [container for container in made if container.service == "app"]
+    files = {container.compose_file for container in stores or made}
     return next((mode for mode, file in MODES.items() if file in files), DEFAULT_MODE)
 
 
