@@ -146,6 +146,21 @@ def test_without_lab_it_stops_and_names_the_choices(stack: Stack) -> None:
     assert stack.up_targets() == JOBS
 
 
+def test_up_in_another_mode_asks_before_it_hides_the_rollouts(stack: Stack) -> None:
+    before = stack.container("app")["Id"]
+    done = subprocess.run(
+        [stack.root / "scripts" / "up"],
+        env=stack.environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "keeps its rollouts in MongoDB" in done.stderr
+    assert "type scripts/up mongo" in done.stderr
+    assert stack.container("app")["Id"] == before
+
+
 @pytest.mark.parametrize("service", ["app", "mongo"])
 def test_kill_9_loses_nothing_acknowledged(stack: Stack, service: str) -> None:
     restarts = stack.container(service)["RestartCount"]

@@ -75,7 +75,7 @@ def up(layout: Layout, console: Console, options: UpOptions) -> None:
         engine = Engine.connect(layout)
         choices = _images(layout, engine, console, options)
         compose = Compose(layout, options.mode, choices.overrides())
-        _agree_to_loss(engine, compose, console, yes=options.yes)
+        agree_to_loss(engine, compose, console, options)
         view = Start(engine, compose, console, options).run(watcher(layout, engine, compose))
     console.line()
     lab = " on LAB STAND-INS, for trials and tests only" if lab_stand_ins(view.containers) else ""
@@ -148,26 +148,41 @@ def _images(layout: Layout, engine: Engine, console: Console, options: UpOptions
     return ImageStep(layout, engine, console, options.images).prepare(options.mode)
 
 
-def _agree_to_loss(engine: Engine, compose: Compose, console: Console, *, yes: bool) -> None:
-    """Before a running store is made anew: what it holds in memory goes with it."""
+def agree_to_loss(engine: Engine, compose: Compose, console: Console, options: UpOptions) -> None:
+    """Before a running store is made anew: what it holds may be missed afterwards."""
     containers = engine.containers()
-    if running_mode(containers) == "mongo":
-        return
     stores = [item for item in containers if item.service == "app" and item.running]
-    if not any(compose.would_recreate(engine, store) for store in stores):
+    running = running_mode(stores)
+    if not stores or running == options.mode == "mongo":
         return
-    loss = (
-        "the store's settings or image changed: going on makes it anew,"
-        " and the rollouts it holds in memory are lost"
-    )
-    if yes:
+    if running != "mongo" and not any(compose.would_recreate(engine, store) for store in stores):
+        return
+    loss, remedy = what_is_lost(running, options.mode)
+    if options.yes:
         console.mark("warn", loss)
     elif not can_ask():
-        raise EnvironmentFault(
-            loss, remedy="nothing was changed; after the training, run it again with --yes"
-        )
+        raise EnvironmentFault(loss, remedy=f"nothing was changed; {remedy}")
     elif not console.ask(f"{loss}. Go on?"):
         raise EnvironmentFault("nothing was changed")
+
+
+def what_is_lost(running: str, wanted: str) -> tuple[str, str]:
+    """What clients miss when a store of mode ``running`` makes room for one of mode ``wanted``.
+
+    Returns:
+        The loss, and what to do instead where nobody can be asked.
+    """
+    if running == "mongo":
+        return (
+            "the store that runs keeps its rollouts in MongoDB: going on puts an empty one"
+            f" (mode {wanted}) in its place, and they stay in MongoDB's volume",
+            "type scripts/up mongo, or run it again with --yes if that is meant",
+        )
+    return (
+        "the store's settings or image changed: going on makes it anew,"
+        " and the rollouts it holds in memory are lost",
+        "after the training, run it again with --yes",
+    )
 
 
 @dataclass
