@@ -120,4 +120,5 @@ def test_users_and_rights(tmp_path: Path) -> None:
 def test_the_driver_is_not_installed(tmp_path: Path) -> None:
     (tmp_path / "pymongo.py").write_text("raise ModuleNotFoundError(name='pymongo')")
     line = fault(env={**os.environ, "PYTHONPATH": str(tmp_path)})
-    assert line.endswith("'pymongo', which is not installed - install agl-stack[mongo]")
+    assert "'pymongo', which is not installed - type: " in line
+    assert line.endswith("-m pip install 'pymongo>=4.13,<5'")

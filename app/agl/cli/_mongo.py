@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -116,7 +118,7 @@ def mongo_admin(name: str) -> ModuleType:
             raise
         raise EnvironmentFault(
             f"the MongoDB backend needs the Python module {missing!r}, which is not installed",
-            remedy="install agl-stack[mongo]",
+            remedy=f"type: {shlex.quote(sys.executable)} -m pip install 'pymongo>=4.13,<5'",
         ) from exc
 
 
