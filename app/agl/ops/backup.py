@@ -184,14 +184,16 @@ def stopped(bundle: Bundle) -> Generator[None]:
     """Without a store that writes; those that ran are started again, whatever happens."""
     names = [container.name for container in bundle.stores]
     if names:
-        with bundle.console.step("stopping the store"):
+        with bundle.console.step("stopping the store") as progress:
             _run(bundle, ["docker", "stop", *names])
+            progress.conclude("stopped the store")
     try:
         yield
     finally:
         if names:
-            with bundle.console.step("starting the store"):
+            with bundle.console.step("starting the store") as progress:
                 _run(bundle, ["docker", "start", *names])
+                progress.conclude("started the store")
 
 
 def _run(
