@@ -100,8 +100,8 @@ class Summary:
         """Return the summary for people, the first few problems included."""
         outcomes = ", ".join(f"{count} {name}" for name, count in sorted(self.statuses.items()))
         lines = [
-            f"rollouts    {self.enqueued} of {self.rollouts} enqueued, {self.runners} runners"
-            + (f" ({outcomes})" if outcomes else ""),
+            f"rollouts    {self.enqueued} of {self.rollouts} enqueued for {self.runners} runners"
+            + (f": {outcomes}" if outcomes else ""),
             f"verified    {self.verified}",
             f"retries     {self.retries} attempts, {self.connection_retries} calls",
             f"spans       {self.spans}",

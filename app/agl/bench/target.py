@@ -60,11 +60,17 @@ async def store_instance(url: str) -> str:
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         raise EnvironmentFault(
             f"no store answers at {redacted(url)}: {_reason(error)}",
-            remedy="start one with `agl store`, or correct --store-url",
+            remedy=_remedy(error),
         ) from error
     if not isinstance(body, dict):
         raise EnvironmentFault(f"what answers at {redacted(url)} is not a store")
     return str(cast("dict[str, object]", body).get("instance_id", ""))
+
+
+def _remedy(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "set SSL_CERT_FILE and REQUESTS_CA_BUNDLE to a PEM file that vouches for the store"
+    return "start one with `agl store`, or correct --store-url"
 
 
 def is_transient(error: BaseException) -> bool:
