@@ -93,7 +93,8 @@ def _write(path: Path, report: Report) -> None:
             f"{path} cannot be written ({exc.strerror})", remedy="choose another --output"
         ) from exc
     size = path.stat().st_size / (1 << 20)
-    print(f"{path}: {report.panels} panels, {report.alerts} alerts fired, {size:.1f} MiB")
+    alerts = "1 alert" if report.alerts == 1 else f"{report.alerts} alerts"
+    print(f"{path}: {report.panels} panels, {alerts} fired, {size:.1f} MiB")
     for problem in report.problems:
         print(f"not drawn: {' '.join(problem.split())}", file=sys.stderr)
 

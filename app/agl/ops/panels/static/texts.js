@@ -45,7 +45,7 @@ export const labelText = (labels) => Object.entries(labels ?? {}).map(([name, va
 /** Links of an alert to its runbook and dashboard. */
 export function links(alert) {
   const found = [["Runbook", alert.runbook], ["Dashboard", alert.dashboard]].filter(([, url]) => safeUrl(url));
-  return found.length ? h("div", {}, found.map(([title, url]) => anchor({ title, url, blank: /^https?:/.test(url) }, "small"))) : null;
+  return found.length ? h("div", {}, found.flatMap(([title, url]) => [anchor({ title, url, blank: /^https?:/.test(url) }, "small"), " "])) : null;
 }
 
 /** Links to other dashboards. */
