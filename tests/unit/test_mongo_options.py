@@ -10,7 +10,7 @@ from agl.cli._processes import StoreProcesses
 from agl.cli._store_options import parse
 from agl.config import DEFAULT_MONGO_URI, MongoSettings
 from agl.errors import AglError, EnvironmentFault, UsageError
-from agl.utils.processors import usable_processors
+from agl.utils.cgroup import usable_processors
 
 URI = "mongodb://db:27017/?replicaSet=rs0"
 OTHER = "mongodb://other:27017/?replicaSet=rs0"

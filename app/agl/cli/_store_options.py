@@ -19,7 +19,7 @@ from agl.cli._serving import (
 )
 from agl.config import BACKENDS, TRACKERS, BackendName, StoreSettings, load_environment
 from agl.errors import UsageError
-from agl.utils.processors import usable_processors
+from agl.utils.cgroup import usable_processors
 
 
 class _FileParser(CommandParser):

@@ -17,6 +17,7 @@ from agl.store.collection.memory import InMemoryLightningCollections
 from agl.store.collection_based import CollectionBasedLightningStore
 from agl.store.watchdog import Deadlines
 from agl.types import Attempt, ResourcesUpdate, Span
+from agl.utils.cgroup import memory_limit
 from agl.utils.metrics import MetricsBackend
 
 __all__ = ["InMemoryLightningStore", "InMemoryStoreStatistics"]
@@ -41,8 +42,9 @@ class InMemoryLightningStore(CollectionBasedLightningStore[InMemoryLightningColl
 
     Args:
         thread_safe: Allow calls from several threads and event loops at once.
-        eviction_memory_threshold: Bytes of spans (int), or share of the machine's memory (float),
-            above which spans are given up; 70 % of the memory by default.
+        eviction_memory_threshold: Bytes of spans (int), or share of the memory that this process
+            may take of the machine, by its cgroup too (float), above which spans are given up;
+            70 % of the memory by default.
         safe_memory_threshold: Bytes or share at which that ends; 80 % of the threshold by default.
         span_size_estimator: Bytes that a span takes; by default what it is known to take.
         tracker: Where operations are counted and timed.
@@ -174,11 +176,14 @@ class InMemoryLightningStore(CollectionBasedLightningStore[InMemoryLightningColl
 
 
 def _detect_total_memory_bytes() -> int:
+    """What the machine has, or the container may take of it."""
     try:
         import psutil
     except ImportError:
-        return _DEFAULT_CAPACITY
-    return psutil.virtual_memory().total
+        total = _DEFAULT_CAPACITY
+    else:
+        total = psutil.virtual_memory().total
+    return min(total, memory_limit() or total)
 
 
 def _eviction_threshold(value: float | int | None, capacity: int) -> int:

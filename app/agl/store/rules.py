@@ -16,6 +16,7 @@ from math import isnan
 from typing import Literal, NamedTuple
 
 from agl.types import (
+    ENDED_STATUSES,
     FINISHED_STATUSES,
     QUEUING_STATUSES,
     RUNNING_STATUSES,
@@ -32,7 +33,6 @@ QueueMove = Literal["stay", "enter", "leave"]
 
 ALIVE_STATUSES: frozenset[AttemptStatus] = frozenset(("preparing", "running"))
 GIVEN_UP_STATUSES: frozenset[AttemptStatus] = frozenset(("failed", "timeout", "unresponsive"))
-ENDED_STATUSES: frozenset[AttemptStatus] = frozenset(("failed", "succeeded"))
 
 
 class RolloutMove(NamedTuple):

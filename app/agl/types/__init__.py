@@ -11,6 +11,7 @@ from agl.types.resource import (
     ResourceUnion,
 )
 from agl.types.rollout import (
+    ENDED_STATUSES,
     FINISHED_STATUSES,
     QUEUING_STATUSES,
     RUNNING_STATUSES,
@@ -46,6 +47,7 @@ from agl.types.stuck import StuckItem, StuckKind
 from agl.types.worker import Worker, WorkerStatus
 
 __all__ = [
+    "ENDED_STATUSES",
     "FINISHED_STATUSES",
     "LLM",
     "QUEUING_STATUSES",

@@ -25,6 +25,7 @@ TaskInput = Any
 
 QUEUING_STATUSES: frozenset[RolloutStatus] = frozenset(("queuing", "requeuing"))
 RUNNING_STATUSES: frozenset[RolloutStatus] = frozenset(("preparing", "running"))
+ENDED_STATUSES: frozenset[AttemptStatus] = frozenset(("failed", "succeeded"))
 FINISHED_STATUSES: frozenset[RolloutStatus] = frozenset(("failed", "succeeded", "cancelled"))
 
 ROLLOUT_MODES: tuple[RolloutMode, ...] = get_args(RolloutMode)

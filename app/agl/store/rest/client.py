@@ -21,7 +21,8 @@ class LightningStoreClient(RolloutCalls, AttemptCalls, SpanCalls, RecordCalls):
         server_address: ``http://host:port``, with ``user:TOKEN@`` before the host when the server
             demands an API token.
         retry_delays: Seconds before each retry of a request that failed for a passing reason.
-        health_retry_delays: Seconds between the health probes that precede a retry.
+        health_retry_delays: Seconds between the health probes that precede a retry; together they
+            are how long a store may be away, 16 s by default, as a restart of its container takes.
         request_timeout: Seconds for a whole request.
         connection_timeout: Seconds for connecting.
         instance_id: The only instance to talk to, as its health names it; see :meth:`pin`.
@@ -32,7 +33,7 @@ class LightningStoreClient(RolloutCalls, AttemptCalls, SpanCalls, RecordCalls):
         server_address: str,
         *,
         retry_delays: Sequence[float] = (1.0, 2.0, 5.0),
-        health_retry_delays: Sequence[float] = (0.1, 0.2, 0.5),
+        health_retry_delays: Sequence[float] = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0),
         request_timeout: float = 30.0,
         connection_timeout: float = 5.0,
         instance_id: str | None = None,

@@ -37,8 +37,7 @@ from agl.store.collection.mongo.documents import (
 )
 from agl.store.collection.mongo.ids import new_id
 from agl.store.collection.writes import WriteBatch
-from agl.store.rules import ENDED_STATUSES
-from agl.types import FINISHED_STATUSES, QUEUING_STATUSES, Attempt, Rollout
+from agl.types import ENDED_STATUSES, FINISHED_STATUSES, QUEUING_STATUSES, Attempt, Rollout
 from agl.utils.ownership import replace
 
 ROLLOUTS = "rollouts"

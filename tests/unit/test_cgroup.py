@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agl.utils.processors import usable_processors
+from agl.utils.cgroup import memory_limit, usable_processors
 
 
 def cgroups(root: Path, membership: str, files: dict[str, str]) -> tuple[Path, Path]:
@@ -69,3 +69,21 @@ def test_the_smallest_of_affinity_and_quotas(
 
 def test_without_cgroups(tmp_path: Path) -> None:
     assert usable_processors(tmp_path, tmp_path / "none") == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "expected"),
+    [
+        (V2, {}, None),
+        (V2, {"system.slice/agl/memory.max": "max"}, None),
+        (V2, {"system.slice/agl/memory.max": "4294967296"}, 4 << 30),
+        (V2, {"system.slice/memory.max": "1000", "system.slice/agl/memory.max": "2000"}, 1000),
+        ("0::/../../host/path\n", {"memory.max": "512"}, 512),
+        (V1, {"memory/docker/x/memory.limit_in_bytes": "4294967296"}, 4 << 30),
+        (V1, {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
+    ],
+)
+def test_the_smallest_memory_limit_of_all_cgroups(
+    tmp_path: Path, membership: str, files: dict[str, str], expected: int | None
+) -> None:
+    assert memory_limit(*cgroups(tmp_path, membership, files)) == expected
