@@ -25,7 +25,7 @@ from mongo import (  # noqa: F401 - fixtures
     server_name,
 )
 from mongo_proxy import mongo_proxy
-from mongo_support import make_span
+from mongo_support import Commands, make_span
 
 from agl.errors import RolloutNotFoundError, TooLargeError
 from agl.store.mongo import MongoLightningStore
@@ -370,6 +370,19 @@ async def test_a_connection_cut_in_the_middle_of_a_write(
         assert everything[claimed.rollout_id].status == "succeeded"
         assert len(await store.query_spans(claimed.rollout_id)) == 2
         await settled_statistics(store)
+
+
+async def test_a_decision_that_is_sent_again_knows_its_own_work(opened: Opened) -> None:
+    """It need not look who was faster: nobody was."""
+    async with mongo_proxy(opened.uri) as proxy:
+        commands = Commands()
+        listening = {"event_listeners": [commands]}
+        store = await opened(proxy.uri, mongo_client_kwargs=listening)
+        rollout = await store.start_rollout("a")
+        proxy.lose("bulkWrite", times=2)  # the driver itself tries a second time
+        with commands.counted() as sent:
+            await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        assert (sent.count("find"), sent.count("bulkWrite")) == (1, 3)
 
 
 async def test_a_claim_whose_answer_was_lost_is_not_made_twice(opened: Opened) -> None:
