@@ -25,7 +25,7 @@ from mongo import (  # noqa: F401 - fixtures
     server_name,
 )
 from mongo_proxy import mongo_proxy
-from mongo_support import make_span
+from mongo_support import Commands, make_span
 
 from agl.errors import RolloutNotFoundError, TooLargeError
 from agl.store.mongo import MongoLightningStore
@@ -372,6 +372,19 @@ async def test_a_connection_cut_in_the_middle_of_a_write(
         await settled_statistics(store)
 
 
+async def test_a_decision_that_is_sent_again_knows_its_own_work(opened: Opened) -> None:
+    """It need not look who was faster: nobody was."""
+    async with mongo_proxy(opened.uri) as proxy:
+        commands = Commands()
+        listening = {"event_listeners": [commands]}
+        store = await opened(proxy.uri, mongo_client_kwargs=listening)
+        rollout = await store.start_rollout("a")
+        proxy.lose("bulkWrite", times=2)  # the driver itself tries a second time
+        with commands.counted() as sent:
+            await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        assert (sent.count("find"), sent.count("bulkWrite")) == (1, 3)
+
+
 async def test_a_claim_whose_answer_was_lost_is_not_made_twice(opened: Opened) -> None:
     """Between the write and its repetition another process changes the document."""
     async with mongo_proxy(opened.uri) as proxy:
@@ -410,7 +423,7 @@ async def test_a_server_that_pauses_is_waited_for(stack: AsyncExitStack) -> None
             for number in range(1, 6)
         ]
         calls += [asyncio.create_task(store.start_rollout("later")) for _ in range(5)]
-        await asyncio.sleep(20)
+        await asyncio.sleep(3)  # test_mongo_faults has 20, with clients
         assert not any(call.done() for call in calls)
         os.kill(server.pid, signal.SIGCONT)
         async with asyncio.timeout(PATIENCE_SECONDS):
