@@ -226,9 +226,9 @@ def test_slots_are_handed_on_and_figures_of_the_dead_go(parent: Parent, exporter
     wait_for(lambda: len(slots()) == 2)
     parent.start("work")
     wait_for(lambda: slots() == {"0", "1", "2"})
-    scrape = exporter.scrape()
-    assert scrape['agl_process_cpu_seconds_total{server_process="0"}'] > 0
-    assert scrape['agl_process_gc_collections_total{generation="0",server_process="0"}'] >= 0
+    wait_for(lambda: exporter.scrape()['agl_process_cpu_seconds_total{server_process="0"}'] > 0)
+    collections = 'agl_process_gc_collections_total{generation="0",server_process="0"}'
+    assert exporter.scrape()[collections] >= 0
 
 
 def test_a_folder_that_is_wiped_is_a_counted_reset_and_counting_goes_on(
