@@ -43,7 +43,11 @@ FACTORIES = _factories()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave most tests of the slow kinds out."""
+    """Mark what needs a database as slow, and leave most tests of the slow kinds out."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and "mongo" in item.nodeid:
+            item.add_marker("slow")
     if os.environ.get("AGL_TEST_PROCESSES") == "all":
         return
     slow = [item for item in items if any(kind in item.name for kind in SLOW_KINDS)]

@@ -21,7 +21,11 @@ from agl.store.collection_based import CollectionBasedLightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.store.threading import LightningStoreThreaded
 
-LOCAL = ["memory", "memory-thread-safe", "threaded"]
+LOCAL = [
+    "memory",
+    pytest.param("memory-thread-safe", marks=pytest.mark.slow),
+    pytest.param("threaded", marks=pytest.mark.slow),
+]
 REMOTE = {"client-asyncio": "asyncio", "client-thread": "thread"}
 MONGO = ["mongo"]
 

@@ -123,6 +123,14 @@ def test_second_up_changes_nothing(stack: Stack) -> None:
         assert after[name]["State"]["StartedAt"] == before[name]["State"]["StartedAt"], name
 
 
+def test_the_store_image_is_small(stack: Stack) -> None:
+    """What it adds to its base: 120 MB at most, as everybody who pulls it is promised."""
+    image = docker("inspect", "--format", "{{.Image}}", f"{stack.project}-app-1").strip()
+    size = int(docker("image", "inspect", "--format", "{{.Size}}", image))
+    base = int(docker("image", "inspect", "--format", "{{.Size}}", "debian:trixie-slim"))
+    assert size - base <= 120e6
+
+
 def test_status_agrees(stack: Stack) -> None:
     said = stack.script("status")
     for service in SERVICES:

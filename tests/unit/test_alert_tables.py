@@ -84,6 +84,7 @@ def classes_matched(rule: str, xid: int) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_xid_has_exactly_the_class_of_the_table() -> None:
     rule = gpu_xid(XID_TABLE)
     of_table = {xid: entry["class"] for entry in xid_classes(XID_TABLE) for xid in entry["xids"]}

@@ -111,6 +111,7 @@ def test_check_fails_when_a_file_is_missing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_script_finds_the_repository_from_anywhere(tmp_path: Path) -> None:
     done = subprocess.run(
         [ROOT / "scripts" / "generate", "--check"],

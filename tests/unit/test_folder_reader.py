@@ -153,6 +153,7 @@ def assert_same_text(totals: Totals, folder: Path) -> None:
         assert sorted(text.split("\n")) == sorted(expected.split("\n"))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(first=processes, second=processes, ours=st.lists(st.booleans(), min_size=4, max_size=4))
 def test_the_same_samples_as_prometheus_client(
@@ -171,6 +172,7 @@ def test_the_same_samples_as_prometheus_client(
             writer.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(writes=st.lists(counters() | summaries() | histograms() | gauges(), max_size=8))
 def test_the_same_text_as_prometheus_client(writes: list[list[Write]]) -> None:

@@ -199,6 +199,7 @@ async def _carry_out(
                 await getattr(collection, kind)(*arguments)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     writes=writes,

@@ -262,6 +262,7 @@ def test_a_crash_at_any_step_loses_nothing_and_counts_nothing_twice(
     assert crashes > 15
 
 
+@pytest.mark.slow
 def test_ten_thousand_dead_files_at_start(tmp_path: Path) -> None:
     chance = random.Random(3)
     expected = 0

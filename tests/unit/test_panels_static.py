@@ -18,6 +18,7 @@ LOCK = json.loads((ROOT / "locks" / "panels" / "package-lock.json").read_text())
 STATIC = ROOT / "app" / "agl" / "ops" / "panels" / "static"
 
 
+@pytest.mark.slow
 def test_the_vendored_files_are_those_of_the_locked_packages() -> None:
     """npm itself holds what it fetches against the sums in the lock."""
     done = subprocess.run(
