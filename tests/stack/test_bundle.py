@@ -150,7 +150,7 @@ def test_the_plain_compose_command_works_from_a_fresh_clone(tmp_path: Path) -> N
         )
     try:
         bundle = Stack(clone, environ)
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 240
         while bundle.up_targets() != {"app", "node", "prometheus"}:
             assert up.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()

@@ -55,7 +55,7 @@ R = TypeVar("R")
 
 
 class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollections]):
-    """Keeps everything in MongoDB 8.0 or later (4.4 or later with more round trips).
+    """Keeps everything in MongoDB 8.0 or later (6.0 or later with more round trips).
 
     Safe to use from many threads and event loops at once, and from many processes: each opens
     connections of its own. Nothing is connected before the first call.

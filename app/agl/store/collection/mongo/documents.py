@@ -27,7 +27,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 
 from agl.errors import BackendError, InvalidRequestError
 from agl.store.collection.mongo.errors import MOST_DOCUMENT_BYTES, too_large
-from agl.store.collection.mongo.query import field_kind
+from agl.store.collection.mongo.query import INT64, field_kind
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -39,7 +39,6 @@ WRAPPED_KEY = "agl$wrapped"
 _OWN_KEYS = frozenset(("_id", "partition_id", EXTRAS_KEY, WRAPPED_KEY))
 _DEEPEST = 80
 _MOST_SHOWN_PARTS = 10
-_INT64 = range(-(2**63), 2**63)
 _PLAIN = frozenset((float, bool, type(None), bytes))
 
 
@@ -71,7 +70,7 @@ class _Encoder:
         if kind in _PLAIN:
             return value
         if kind is int:
-            return value if value in _INT64 else self._wrap(value)
+            return value if value in INT64 else self._wrap(value)
         if kind is dict:
             return self._object(value, depth)
         if kind is list or kind is tuple:
@@ -154,7 +153,7 @@ def _encoded(values: Mapping[str, Any], item_type: type[BaseModel]) -> dict[str,
     document: dict[str, Any] = {}
     for name, value in values.items():
         try:
-            if type(value) is int and value not in _INT64 and _is_number(item_type, name):
+            if type(value) is int and value not in INT64 and _is_number(item_type, name):
                 raise _UnstorableError("an integer beyond 64 bits cannot be stored in this field")
             document[name] = encoder.encode(value, 1)
         except _UnstorableError as error:

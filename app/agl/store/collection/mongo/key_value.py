@@ -20,6 +20,7 @@ from agl.store.collection.mongo.ids import new_id
 from agl.store.collection.mongo.indexes import INDEXES
 from agl.store.collection.mongo.place import Place
 from agl.store.collection.mongo.pool import MongoClientPool
+from agl.store.collection.mongo.query import INT64
 from agl.utils.metrics import MetricsBackend
 
 K = TypeVar("K")
@@ -28,7 +29,6 @@ Document = dict[str, Any]
 Change = Callable[[AsyncCollection[Document]], Awaitable[Any]]
 
 _TYPE_MISMATCH = 14
-_INT64 = range(-(2**63), 2**63)
 
 
 class MongoBasedKeyValue(KeyValue[K, V], Generic[K, V]):
@@ -195,6 +195,6 @@ def _stamped(update: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _number(value: Any, what: str) -> int | float:
     number = ensure_numeric(value, what)
-    if isinstance(number, int) and number not in _INT64:
+    if isinstance(number, int) and number not in INT64:
         raise InvalidRequestError(f"{what} must fit into 64 bits, not {number}")
     return number

@@ -21,7 +21,8 @@ Filter: TypeAlias = dict[str, Any]
 SortKeys: TypeAlias = list[tuple[str, int]]
 
 INSERTION_ORDER: SortKeys = [("_id", 1)]
-_INT64 = range(-(2**63), 2**63)
+INT64 = range(-(2**63), 2**63)
+"""Integers that BSON holds."""
 
 
 Holds = Literal["text", "number", "other"]
@@ -134,7 +135,7 @@ def _number(operand: int | float) -> Iterable[int | float]:
     """A truth value equals the number 0 or 1, as in Python."""
     if isinstance(operand, float):
         yield float(operand)
-    elif operand in _INT64:
+    elif operand in INT64:
         yield int(operand)
     else:
         try:

@@ -21,6 +21,7 @@ from agl.store.collection.mongo.errors import TOO_LARGE_CODES, limit_exceeded
 from agl.store.collection.mongo.heartbeats import Beat, may_wait
 from agl.store.collection.mongo.ids import new_id
 from agl.store.collection.mongo.lane import ConflictError, Lane
+from agl.store.collection.mongo.query import INT64
 from agl.store.collection.mongo.roots import ROLLOUTS, Creation, Decision, Decisions, Root
 from agl.store.collection.mongo.views import AttemptView, QueueView, RootView
 from agl.store.collection.writes import Fields, WriteBatch
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from agl.store.collection.mongo.collections import Section
 
 _NUMBERS = "span_sequence_ids"
-_INT64 = range(-(2**63), 2**63)
 SpanKey = tuple[str, str, str]
 
 
@@ -420,7 +420,7 @@ class SectionNumbers(KeyValue[str, int]):
         for key, number in values.items():
             if lane.numbers.covers(key, number):
                 continue
-            if number not in _INT64:
+            if number not in INT64:
                 raise InvalidRequestError(f"sequence_id must fit into 64 bits, not {number}")
             match = {"partition_id": lane.partition_id, "key": _checked_key(key)}
             update = {"$max": {"value": number}, "$setOnInsert": {"_id": new_id()}}
