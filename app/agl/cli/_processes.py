@@ -26,7 +26,7 @@ from agl.errors import EnvironmentFault
 from agl.logging import setup_process_logging
 from agl.utils.gunicorn_server import GunicornApp, RollingArbiter
 from agl.utils.listening import listen, url
-from agl.utils.multiprocess import shutdown_metrics, use_metrics_slots
+from agl.utils.multiprocess import shutdown_metrics
 from agl.utils.server_runners import GRACE_SECONDS
 
 if TYPE_CHECKING:
@@ -107,7 +107,6 @@ class StoreProcesses:
         setup_process_logging(settings.log.level, settings.log.format)
         command.announce(settings, token, folder)
         self._instance_id = asyncio.run(self._prepare())
-        use_metrics_slots()
         self._tracker = command.build_tracker(settings.trackers)
         listener = listen(settings.host, settings.port)
         self._bind = f"fd://{listener.detach()}"  # gunicorn's from here on
