@@ -105,6 +105,8 @@ def main() -> None:
         replica_set_name=REPLICA_SET,
         enable_test_commands=False,
         cache_size=f"{max(64, int(options.cache_gb * 1024))}M",
+        # MongoDB journals what it acknowledges; the bulkWrite of the stand-in drops ``j: true``.
+        sync_on_commit=True,
     )
 
     def stop(_: int, __: FrameType | None) -> None:
