@@ -50,6 +50,7 @@ def test_a_store_in_this_process_follows_the_rules(kind: str) -> None:
     run_state_machine_as_test(Machine, settings=profile(30, 50))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", REMOTE)
 def test_a_store_behind_a_server_follows_the_rules(kind: str) -> None:
     class Machine(ScenarioMachine):

@@ -7,6 +7,7 @@ import re
 import shlex
 import tomllib
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def substitute(text: str) -> str:
     return REFERENCE.sub(value, text)
 
 
+@cache
 def load(name: str) -> dict[str, Any]:
     document: dict[str, Any] = yaml.safe_load(substitute((COMPOSE / name).read_text("utf-8")))
     return document
@@ -58,6 +60,7 @@ def merge(below: Any, above: Any) -> Any:
     return above
 
 
+@cache
 def resolved(file: str, name: str) -> dict[str, Any]:
     own = dict(load(file)["services"][name])
     pattern = own.pop("extends", None)
