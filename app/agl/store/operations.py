@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any, TypeVar, cast
 
 from agl.types.rollout import FINISHED_STATUSES, ROLLOUT_MODES, Rollout
+from agl.utils.forwarding import forwarding
 from agl.utils.metrics import MetricsBackend, Record
 from agl.utils.metrics_catalogue import ERRORS, STORE_METHODS, UNKNOWN, register
 
@@ -69,10 +70,37 @@ REACHABLE_ERRORS = (
 Methods = tuple[str, str]
 """A public method, and the step of it or itself."""
 
-_methods: ContextVar[Methods] = ContextVar("agl_store_methods", default=(UNKNOWN, UNKNOWN))
 
-get_current_store_methods: Callable[[], Methods] = _methods.get
-"""Name of the running operation and of its step, each ``unknown`` outside of one."""
+class Running:
+    """A public method of a store under way, and the step of it or itself.
+
+    Of each pair there is one, made by :func:`running`: what it is looked up with costs no more than
+    its address.
+    """
+
+    __slots__ = ("methods",)
+
+    def __init__(self, methods: Methods) -> None:
+        self.methods = methods
+
+
+_known: dict[Methods, Running] = {}
+
+
+def running(public: str, method: str) -> Running:
+    """The only one of its kind."""
+    return _known.setdefault((public, method), Running((public, method)))
+
+
+_OUTSIDE = running(UNKNOWN, UNKNOWN)
+_running: ContextVar[Running] = ContextVar("agl_running", default=_OUTSIDE)
+
+get_running: Callable[[], Running] = _running.get
+
+
+def get_current_store_methods() -> Methods:
+    """Name of the running operation and of its step, each ``unknown`` outside of one."""
+    return get_running().methods
 
 
 def status_label(error: BaseException | None) -> str:
@@ -84,25 +112,13 @@ def status_label(error: BaseException | None) -> str:
     )
 
 
-class Timers(dict[Methods, Record]):
-    """What takes the seconds of successful calls, by the store's methods they were made in."""
-
-    def __init__(self, make: Callable[[Methods], Record]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, methods: Methods) -> Record:
-        timer = self[methods] = self._make(methods)
-        return timer
-
-
 class StoreRecorder:
     """Writes the metrics of the store; the label sets known beforehand exist from the start."""
 
     def __init__(self, tracker: MetricsBackend) -> None:
         self._tracker = tracker
-        self.timers = Timers(lambda methods: self._timer(methods, status_label(None)))
-        """What takes the seconds of successful calls."""
+        self.timers: dict[Running, Record] = {}
+        """What takes the seconds of successful calls, as far as :meth:`timer` has made it."""
 
         self._rollouts: dict[tuple[str, str], Record] = {}
         self._register()
@@ -132,12 +148,17 @@ class StoreRecorder:
         self._tracker.touch_counter("agl.spans.duplicates.total")
         self._tracker.touch_counter("agl.spans.evicted.total")
 
-    def failed(self, methods: Methods, seconds: float, error: BaseException) -> None:
-        """Note a call of an operation or step that raised."""
-        self._timer(methods, status_label(error))(seconds)
+    def timer(self, here: Running) -> Record:
+        """Make what takes the seconds of successful calls of an operation or step."""
+        timer = self.timers[here] = self._timer(here, status_label(None))
+        return timer
 
-    def _timer(self, methods: Methods, status: str) -> Record:
-        public, method = methods
+    def failed(self, here: Running, seconds: float, error: BaseException) -> None:
+        """Note a call of an operation or step that raised."""
+        self._timer(here, status_label(error))(seconds)
+
+    def _timer(self, here: Running, status: str) -> Record:
+        public, method = here.methods
         labels = {"method": method, "store_pubmeth": public, "status": status}
         return self._tracker.timer("agl.store.total", _latency_metric(method), labels)
 
@@ -180,34 +201,59 @@ def operation(method: F) -> F:
     The object it belongs to has a ``recorder``, which may be ``None``.
     """
     name = method.__name__
-    return _timed(method, name, (name, name))
+    return _timed(method, _OPERATION, _here=running(name, name))
 
 
 def step(method: F) -> F:
     """Mark a part of an operation that deserves figures of its own."""
-    return _timed(method, method.__name__, None)
+    name = method.__name__
+    inside: dict[Running, Running] = {}
+
+    def enter(outer: Running) -> Running:
+        inside[outer] = running(outer.methods[0], name)
+        return inside[outer]
+
+    return _timed(method, _STEP, _inside=inside, _enter=enter)
 
 
-def _timed(method: F, name: str, public: Methods | None) -> F:
-    STORE_METHODS.add((name,))
+# Everything is spelt out here because this runs several times in every request.
 
-    # Everything is spelt out here because this runs several times in every request.
-    @wraps(method)
-    async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder: StoreRecorder | None = self.recorder
-        if recorder is None:
-            return await method(self, *args, **kwargs)
-        methods = public or (_methods.get()[0], name)
-        token = _methods.set(methods)
-        started = perf_counter()
-        try:
-            result = await method(self, *args, **kwargs)
-            recorder.timers[methods](perf_counter() - started)
-            return result
-        except BaseException as error:
-            recorder.failed(methods, perf_counter() - started, error)
-            raise
-        finally:
-            _methods.reset(token)
+_OPERATION = """
+async def run({parameters}):
+    _recorder = self.recorder
+    if _recorder is None:
+        return await _method({arguments})
+    _token = _running.set(_here)
+    _started = _clock()
+    try:
+        _result = await _method({arguments})
+        _seconds = _clock() - _started
+    except BaseException as _error:
+        _recorder.failed(_here, _clock() - _started, _error)
+        raise
+    finally:
+        _running.reset(_token)
+    try:
+        _timer = _recorder.timers[_here]
+    except KeyError:
+        _timer = _recorder.timer(_here)
+    _timer(_seconds)
+    return _result
+"""
+_STEP = _OPERATION.replace(
+    "    _token =",
+    """
+    try:
+        _here = _inside[_running.get()]
+    except KeyError:
+        _here = _enter(_running.get())
+    _token =""",
+)
 
-    return cast("F", run)
+
+def _timed(method: F, template: str, **names: Any) -> F:
+    STORE_METHODS.add((method.__name__,))
+    run = forwarding(
+        method, template, _method=method, _running=_running, _clock=perf_counter, **names
+    )
+    return cast("F", wraps(method)(run))

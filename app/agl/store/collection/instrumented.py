@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import Any
 
-from agl.store.operations import Methods, Timers, get_current_store_methods, status_label
+from agl.store.operations import Running, get_running, status_label
+from agl.utils.forwarding import forwarding
 from agl.utils.metrics import MetricsBackend, Record
 from agl.utils.metrics_catalogue import COLLECTIONS, OPERATIONS, register
 
@@ -46,8 +47,63 @@ KEY_VALUE_OPERATIONS = {
 BUNDLE_OPERATIONS = {"evict_spans_for_rollout": "evict_spans_for_rollout"}
 
 
+_TIMED = """
+async def run({parameters}):
+    _started = _clock()
+    try:
+        _result = await _method({arguments})
+    except BaseException as _error:
+        _failed(_clock() - _started, _error)
+        raise
+    _seconds = _clock() - _started
+    try:
+        _timer = _timers[_running()]
+    except KeyError:
+        _timer = _make()
+    _timer(_seconds)
+    return _result
+"""
+_TIMED_AT_ONCE = _TIMED.replace("await ", "")
+
 Note = Callable[[float, BaseException | None], None]
 """Told when something is over: when it began (of ``time.perf_counter``), and how it failed."""
+
+
+class Timers:
+    """What takes the seconds of one operation on one collection.
+
+    Attributes:
+        known: Those of successful calls, by the store's method that made them.
+    """
+
+    def __init__(self, tracker: MetricsBackend, operation: str, collection: str) -> None:
+        OPERATIONS.add((operation,))
+        COLLECTIONS.add((collection,))
+        self._tracker = tracker
+        self._operation = operation
+        self._collection = collection
+        self.known: dict[Running, Record] = {}
+
+    def make(self) -> Record:
+        """The one for the store's method that is running now."""
+        here = get_running()
+        timer = self.known[here] = self._timer(here, "OK")
+        return timer
+
+    def failed(self, seconds: float, error: BaseException) -> None:
+        """Note a call that raised."""
+        self._timer(get_running(), status_label(error))(seconds)
+
+    def _timer(self, here: Running, status: str) -> Record:
+        public, private = here.methods
+        labels = {
+            "store_pubmeth": public,
+            "operation": self._operation,
+            "collection": self._collection,
+            "store_privmeth": private,
+            "status": status,
+        }
+        return self._tracker.timer("agl.collections.total", "agl.collections.latency", labels)
 
 
 class CollectionsRecorder:
@@ -57,35 +113,27 @@ class CollectionsRecorder:
         self._tracker = tracker
         register(tracker, "agl.collections.total", "agl.collections.latency")
 
+    def timers(self, operation: str, collection: str) -> Timers:
+        """For those that spell out what :meth:`note` does."""
+        return Timers(self._tracker, operation, collection)
+
     def note(self, operation: str, collection: str) -> Note:
         """What to call at the end of each such operation."""
-        timers = self._timers(operation, collection)
+        timers = self.timers(operation, collection)
+        known = timers.known
 
         def note(started: float, error: BaseException | None = None) -> None:
             seconds = perf_counter() - started
-            methods = get_current_store_methods()
-            if error is None:
-                timers[methods](seconds)
-            else:
-                self._timer(operation, collection, methods, status_label(error))(seconds)
+            if error is not None:
+                timers.failed(seconds, error)
+                return
+            try:
+                timer = known[get_running()]
+            except KeyError:
+                timer = timers.make()
+            timer(seconds)
 
         return note
-
-    def _timers(self, operation: str, collection: str) -> Timers:
-        OPERATIONS.add((operation,))
-        COLLECTIONS.add((collection,))
-        return Timers(lambda methods: self._timer(operation, collection, methods, "OK"))
-
-    def _timer(self, operation: str, collection: str, methods: Methods, status: str) -> Record:
-        public, private = methods
-        labels = {
-            "store_pubmeth": public,
-            "operation": operation,
-            "collection": collection,
-            "store_privmeth": private,
-            "status": status,
-        }
-        return self._tracker.timer("agl.collections.total", "agl.collections.latency", labels)
 
     def instrument(self, target: object, collection: str, operations: Mapping[str, str]) -> None:
         """Replace the named coroutine methods of ``target`` by recording ones.
@@ -98,8 +146,6 @@ class CollectionsRecorder:
             at_once: Callable[..., Any] | None = getattr(target, f"{name}_now", None)
             setattr(target, name, self._timed(operation, collection, method, at_once))
 
-    # Everything is spelt out below because it runs several times in every request.
-
     def _timed(
         self,
         operation: str,
@@ -107,37 +153,17 @@ class CollectionsRecorder:
         method: Callable[..., Awaitable[Any]],
         at_once: Callable[..., Any] | None,
     ) -> Callable[..., Awaitable[Any]]:
-        timers = self._timers(operation, collection)
-        running = get_current_store_methods
-
-        def failed(started: float, error: BaseException) -> None:
-            seconds = perf_counter() - started
-            self._timer(operation, collection, running(), status_label(error))(seconds)
-
-        async def run(*args: Any, **kwargs: Any) -> Any:
-            started = perf_counter()
-            try:
-                result = await method(*args, **kwargs)
-            except BaseException as error:
-                failed(started, error)
-                raise
-            timers[running()](perf_counter() - started)
-            return result
-
-        if at_once is None:
-            return run
-
-        async def run_at_once(*args: Any, **kwargs: Any) -> Any:
-            started = perf_counter()
-            try:
-                result = at_once(*args, **kwargs)
-            except BaseException as error:
-                failed(started, error)
-                raise
-            timers[running()](perf_counter() - started)
-            return result
-
-        return run_at_once
+        timers = self.timers(operation, collection)
+        return forwarding(
+            method,
+            _TIMED if at_once is None else _TIMED_AT_ONCE,
+            _method=at_once or method,
+            _timers=timers.known,
+            _make=timers.make,
+            _failed=timers.failed,
+            _running=get_running,
+            _clock=perf_counter,
+        )
 
     def timed_lock(
         self, take: Callable[[str, Any], Awaitable[None]]

@@ -50,7 +50,9 @@ class HttpMetrics:
 
     def __init__(self, tracker: MetricsBackend, routes: Iterable[WireRoute]) -> None:
         self._tracker = tracker
-        self._timers: dict[tuple[str, str, int], Record] = {}
+        self._others: dict[tuple[str, str, int], Record] = {}
+        """What takes the seconds of requests that no route serves."""
+
         register(tracker, "agl.http.total", _LATENCY, _WAITS)
         for route in routes:
             HTTP_PATHS.add((route.path,))
@@ -64,27 +66,34 @@ class HttpMetrics:
             labels = _labels(route.path, route.method, status)
             self._tracker.touch_counter("agl.http.total", labels)
 
-    def record(self, scope: Scope, status: int, seconds: float) -> None:
+    def record(self, match: Match | None, method: str, status: int, seconds: float) -> None:
         """Count one request; paths nobody declared share one label value."""
-        match: Match | None = match_of(scope)
-        path = match.template if match is not None else UNMATCHED
-        key = path, scope["method"], status
-        timer = self._timers.get(key)
-        if timer is None:
-            timer = self._timer(*key, _duration_metric(match.route if match is not None else None))
+        route = None if match is None else match.route
+        if route is not None:
+            timer = route.timers.get(status)
+            if timer is None:
+                timer = route.timers[status] = self._timer(
+                    route.path, method, status, _duration_metric(route)
+                )
+        else:
+            timer = self._other(UNMATCHED if match is None else match.template, method, status)
         timer(seconds)
 
-    def _timer(self, path: str, method: str, status: int, metric: str) -> Record:
-        known = method in _METHODS
-        labels = _labels(path, method if known else "OTHER", status)
-        timer = self._tracker.timer("agl.http.total", metric, labels)
-        if known:
-            self._timers[path, method, status] = timer
+    def _other(self, path: str, method: str, status: int) -> Record:
+        if method not in _METHODS:
+            method = "OTHER"
+        timer = self._others.get((path, method, status))
+        if timer is None:
+            timer = self._timer(path, method, status, _LATENCY)
+            self._others[path, method, status] = timer
         return timer
 
+    def _timer(self, path: str, method: str, status: int, metric: str) -> Record:
+        return self._tracker.timer("agl.http.total", metric, _labels(path, method, status))
 
-def _duration_metric(route: WireRoute | None) -> str:
-    return _LATENCY if route is None or route.waiting is None else _WAITS
+
+def _duration_metric(route: WireRoute) -> str:
+    return _LATENCY if route.waiting is None else _WAITS
 
 
 def _labels(path: str, method: str, status: int) -> dict[str, str]:
@@ -114,7 +123,7 @@ class ObserveMiddleware:
             seconds = time.perf_counter() - began
             status: int = scope[STATUS_KEY] or 500
             if self._metrics is not None:
-                self._metrics.record(scope, status, seconds)
+                self._metrics.record(match, scope["method"], status, seconds)
             if logger.isEnabledFor(logging.DEBUG):
                 _log(scope, status, seconds)
 

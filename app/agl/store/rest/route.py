@@ -150,6 +150,9 @@ class WireRoute(APIRoute):
         self._call = endpoint
         self.waiting = waiting
         self.replays = replays
+        self.timers: dict[int, Callable[[float], None]] = {}
+        """What takes the seconds of its requests, by the status of the answer."""
+
         self._again = again
         self._query: _QueryPart | None = None
         self._body: _BodyPart | None = None
