@@ -7,6 +7,7 @@ a tracker nothing is recorded.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import ContextVar
 from functools import wraps
@@ -117,8 +118,8 @@ class StoreRecorder:
 
     def __init__(self, tracker: MetricsBackend) -> None:
         self._tracker = tracker
-        self.timers: dict[Running, Record] = {}
-        """What takes the seconds of successful calls, as far as :meth:`timer` has made it."""
+        self.timers = defaultdict[Running, Record](self._timer_of_running)
+        """What takes the seconds of successful calls; to be asked for what runs just now."""
 
         self._rollouts: dict[tuple[str, str], Record] = {}
         self._register()
@@ -148,10 +149,8 @@ class StoreRecorder:
         self._tracker.touch_counter("agl.spans.duplicates.total")
         self._tracker.touch_counter("agl.spans.evicted.total")
 
-    def timer(self, here: Running) -> Record:
-        """Make what takes the seconds of successful calls of an operation or step."""
-        timer = self.timers[here] = self._timer(here, status_label(None))
-        return timer
+    def _timer_of_running(self) -> Record:
+        return self._timer(get_running(), status_label(None))
 
     def failed(self, here: Running, seconds: float, error: BaseException) -> None:
         """Note a call of an operation or step that raised."""
@@ -227,18 +226,13 @@ async def run({parameters}):
     _started = _clock()
     try:
         _result = await _method({arguments})
-        _seconds = _clock() - _started
+        _recorder.timers[_here](_clock() - _started)
+        return _result
     except BaseException as _error:
         _recorder.failed(_here, _clock() - _started, _error)
         raise
     finally:
         _running.reset(_token)
-    try:
-        _timer = _recorder.timers[_here]
-    except KeyError:
-        _timer = _recorder.timer(_here)
-    _timer(_seconds)
-    return _result
 """
 _STEP = _OPERATION.replace(
     "    _token =",

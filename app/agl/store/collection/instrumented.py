@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import Any
@@ -55,12 +56,7 @@ async def run({parameters}):
     except BaseException as _error:
         _failed(_clock() - _started, _error)
         raise
-    _seconds = _clock() - _started
-    try:
-        _timer = _timers[_running()]
-    except KeyError:
-        _timer = _make()
-    _timer(_seconds)
+    _timers[_running()](_clock() - _started)
     return _result
 """
 _TIMED_AT_ONCE = _TIMED.replace("await ", "")
@@ -73,7 +69,7 @@ class Timers:
     """What takes the seconds of one operation on one collection.
 
     Attributes:
-        known: Those of successful calls, by the store's method that made them.
+        known: Those of successful calls, to be asked for the store's method that runs just now.
     """
 
     def __init__(self, tracker: MetricsBackend, operation: str, collection: str) -> None:
@@ -82,13 +78,10 @@ class Timers:
         self._tracker = tracker
         self._operation = operation
         self._collection = collection
-        self.known: dict[Running, Record] = {}
+        self.known = defaultdict[Running, Record](self._timer_of_running)
 
-    def make(self) -> Record:
-        """The one for the store's method that is running now."""
-        here = get_running()
-        timer = self.known[here] = self._timer(here, "OK")
-        return timer
+    def _timer_of_running(self) -> Record:
+        return self._timer(get_running(), "OK")
 
     def failed(self, seconds: float, error: BaseException) -> None:
         """Note a call that raised."""
@@ -127,11 +120,7 @@ class CollectionsRecorder:
             if error is not None:
                 timers.failed(seconds, error)
                 return
-            try:
-                timer = known[get_running()]
-            except KeyError:
-                timer = timers.make()
-            timer(seconds)
+            known[get_running()](seconds)
 
         return note
 
@@ -159,7 +148,6 @@ class CollectionsRecorder:
             _TIMED if at_once is None else _TIMED_AT_ONCE,
             _method=at_once or method,
             _timers=timers.known,
-            _make=timers.make,
             _failed=timers.failed,
             _running=get_running,
             _clock=perf_counter,
