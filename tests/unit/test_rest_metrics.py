@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
-from rest_support import http_for, serving
+from rest_support import http_for, serving, span
 from test_rest_errors import FaultyStore, raw_exchange
 
 from agl.store.memory import InMemoryLightningStore
+from agl.store.rest.wire import RETRY_HEADER
+from agl.types import Span
 from agl.utils.metrics import ConsoleMetricsBackend, PrometheusMetricsBackend
 
 API = "/v1/agl"
@@ -177,3 +180,34 @@ async def test_requests_are_logged_at_debug(caplog: pytest.LogCaptureFixture) ->
     timed = [line for line in lines if " ms" in line]
     assert len(timed) == 1
     assert '- "GET /v1/agl/rollouts HTTP/1.1" 400 in' in timed[0]
+
+
+async def test_spans_sent_again_are_no_duplicates() -> None:
+    counts = Counts()
+    again = {RETRY_HEADER: "1"}
+
+    def duplicates() -> float | None:
+        return counts.registry.get_sample_value("agl_spans_duplicates_total")
+
+    async with http_for(
+        InMemoryLightningStore(tracker=counts.tracker), tracker=counts.tracker
+    ) as http:
+        started = (await http.post(f"{API}/rollouts", json={"input": 1})).json()
+        ids = started["rollout_id"], started["attempt"]["attempt_id"]
+
+        async def send(*spans: Span, headers: dict[str, str] | None = None) -> float | None:
+            body = f'{{"spans": [{",".join(one.model_dump_json() for one in spans)}]}}'
+            sent = {"content-type": "application/json", **(headers or {})}
+            answer = await http.post(f"{API}/spans/batch", content=body, headers=sent)
+            assert answer.status_code == 201
+            return duplicates()
+
+        one, other = span(*ids, span_id="1"), span(*ids, span_id="2")
+        odd = span(*ids, span_id="3", attributes={"nan": math.nan})
+        assert await send(one, odd) == 0
+        assert await send(one, odd, headers=again) == 0
+        assert await send(one) == 1
+        assert await send(span(*ids, span_id="1", name="another"), headers=again) == 2
+        assert await send(one, other, other, headers=again) == 3  # the first never came
+        answer = await http.post(f"{API}/spans", json=one.model_dump(mode="json"), headers=again)
+        assert (answer.json()["span_id"], duplicates()) == (one.span_id, 3)

@@ -24,6 +24,7 @@ from agl.store.collection.query import check_window, page, resolve_sort_options
 from agl.store.operations import operation, step
 from agl.types import FINISHED_STATUSES, Attempt, PaginatedResult, Span
 from agl.utils.ownership import replace, sharing
+from agl.utils.request_ids import sent_again
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ADD: tuple[AtomicLabels, ...] = (*LIFECYCLE, "spans", "span_sequence_ids")
+_KEY = ("rollout_id", "attempt_id", "span_id")
 _HEARTBEAT = ("last_heartbeat_time",)
 _NUMBERS: tuple[AtomicLabels, ...] = ("span_sequence_ids",)
 
@@ -104,7 +106,10 @@ class SpanOperations(StoreCore[CollectionsT]):
 
         stored = await self._write_section(work, _ADD, commit=False)
         if len(stored) < len(spans):
-            self._report_duplicates(spans, stored)
+            dropped = _dropped(spans, stored)
+            if sent_again():
+                dropped = await self._without_own(dropped, stored)
+            self._report_duplicates(dropped)
         return stored
 
     async def _store_spans(
@@ -120,21 +125,27 @@ class SpanOperations(StoreCore[CollectionsT]):
     ) -> None:
         """Called inside the section, after spans were stored; backends add to it."""
 
-    def _report_duplicates(self, spans: Sequence[Span], stored: Sequence[Span]) -> None:
-        new = iter(stored)
-        expected = next(new, None)
-        for span in spans:
-            if span is expected:
-                expected = next(new, None)
-                continue
+    async def _without_own(self, dropped: Sequence[Span], stored: Sequence[Span]) -> list[Span]:
+        """Those that this request, when it was first sent, cannot have stored itself."""
+        new = set(map(_key, stored))
+        return [span for span in dropped if _key(span) in new or not await self._holds(span)]
+
+    async def _holds(self, span: Span) -> bool:
+        """Whether a span is stored exactly as it is, and not just one of the same ids."""
+        filters = conditions(*((field, "exact", getattr(span, field)) for field in _KEY))
+        found = await self.collections.spans.get(filters)
+        return found is not None and found.model_dump_json() == span.model_dump_json()
+
+    def _report_duplicates(self, dropped: Sequence[Span]) -> None:
+        for span in dropped:
             logger.error(
                 "Duplicated span added for rollout %s, attempt %s, span %s; dropped",
                 span.rollout_id,
                 span.attempt_id,
                 span.span_id,
             )
-        if self.recorder is not None:
-            self.recorder.duplicate_spans(len(spans) - len(stored))
+        if self.recorder is not None and dropped:
+            self.recorder.duplicate_spans(len(dropped))
 
     async def _attempts_of_spans(
         self, c: LightningCollections, spans: Sequence[Span]
@@ -242,6 +253,23 @@ class SpanOperations(StoreCore[CollectionsT]):
 
     def _check_spans_kept(self, rollout_id: str, attempt_id: str | None) -> None:
         """Refuse to answer for spans that were given up; backends that do so override it."""
+
+
+def _key(span: Span) -> tuple[str, ...]:
+    return tuple(getattr(span, field) for field in _KEY)
+
+
+def _dropped(spans: Sequence[Span], stored: Sequence[Span]) -> list[Span]:
+    """Those that were not stored; ``stored`` has the others in their order."""
+    new = iter(stored)
+    expected = next(new, None)
+    dropped: list[Span] = []
+    for span in spans:
+        if span is expected:
+            expected = next(new, None)
+        else:
+            dropped.append(span)
+    return dropped
 
 
 def _highest_numbers(spans: Sequence[Span]) -> dict[str, int]:

@@ -63,6 +63,24 @@ def request_ids() -> RequestIds | None:
     return _current.get()
 
 
+_sent_again: ContextVar[bool] = ContextVar("agl_sent_again", default=False)
+
+
+@contextmanager
+def sending_again() -> Generator[None]:
+    """Within it, the work is that of a request whose first answer may have been lost."""
+    token = _sent_again.set(True)
+    try:
+        yield
+    finally:
+        _sent_again.reset(token)
+
+
+def sent_again() -> bool:
+    """Whether what is there already may be the work of this very request."""
+    return _sent_again.get()
+
+
 def draw_id(length: int) -> str:
     """``length`` lower-case hex digits: of the request, or random."""
     ids = _current.get()

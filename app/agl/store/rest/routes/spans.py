@@ -22,6 +22,7 @@ from agl.store.rest.wire import (
     dump,
 )
 from agl.types import PaginatedResult, Span
+from agl.utils.request_ids import sending_again
 
 
 class SpanRoutes:
@@ -71,7 +72,8 @@ class SpanRoutes:
         Those that are there already, exactly as they are sent, count as newly stored: it was this
         request that stored them.
         """
-        new = {_key(span) for span in await self.add_many_spans(request)}
+        with sending_again():
+            new = {_key(span) for span in await self.add_many_spans(request)}
         first = {_key(span): span for span in reversed(request.spans)}
         return [
             span
