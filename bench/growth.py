@@ -47,6 +47,7 @@ QUESTIONS = {
     "newest_page": (3, "/rollouts", "limit=100&sort_by=start_time&sort_order=desc"),
     "page_by_end": (3, "/rollouts", "limit=100&sort_by=end_time"),
     "deep_page_by_id": (3, "/rollouts", "limit=100&offset=400000&sort_by=rollout_id"),
+    "everything": (1, "/rollouts", "limit=-1"),
     "page_by_part_of_id": (3, "/rollouts", "limit=100&rollout_id_contains=abc"),
 }
 """How often to ask and what; the answers are whole requests."""
@@ -305,7 +306,7 @@ async def stalls(rollouts: int, spans: int) -> dict[str, Any]:
 
     async def ask(times: int, path: str, query: str = "") -> None:
         for _ in range(times):
-            await server.call("GET", path, query=query.encode())
+            await server.parts("GET", path, query=query.encode())
             await asyncio.sleep(0)
 
     figures = {

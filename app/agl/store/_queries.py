@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 import warnings
@@ -11,7 +12,9 @@ from typing import Any
 from agl.errors import InvalidRequestError
 from agl.store._core import CollectionsT, StoreCore, conditions, sort_options
 from agl.store.base import UNSET, FilterLogic, SortOrder, Unset
+from agl.store.collection.base import LightningCollections
 from agl.store.collection.query import page
+from agl.store.collection.scan import SLICE
 from agl.store.operations import operation
 from agl.types import (
     FINISHED_STATUSES,
@@ -60,10 +63,19 @@ class QueryOperations(StoreCore[CollectionsT]):
             found = await c.rollouts.query(
                 filters, sort_options(sort_by, sort_order), limit, offset
             )
-            ids = [rollout.rollout_id for rollout in found.items]
-            latest = await self._latest_attempts(c, ids) if ids else {}
-        items = [self._given_pair(r, latest.get(r.rollout_id)) for r in found.items]
+            items: list[Rollout] = []
+            for start in range(0, len(found.items), SLICE):
+                if start:
+                    await asyncio.sleep(0)
+                items += await self._with_latest(c, found.items[start : start + SLICE])
         return page(items, limit, offset, found.total)
+
+    async def _with_latest(
+        self, c: LightningCollections, rollouts: Sequence[Rollout]
+    ) -> list[Rollout]:
+        """Rollouts as a caller may have them, each with its latest attempt if there is one."""
+        latest = await self._latest_attempts(c, [rollout.rollout_id for rollout in rollouts])
+        return [self._given_pair(one, latest.get(one.rollout_id)) for one in rollouts]
 
     @operation
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:

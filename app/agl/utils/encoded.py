@@ -47,7 +47,11 @@ class EncodedItems(Sequence[T], Generic[T]):
 
     def json(self) -> bytes:
         """A JSON array of all items."""
-        return b"[" + b",".join([self._json(part) for part in self._parts]) + b"]"
+        return b"[" + self.json_between(0, len(self._parts)) + b"]"
+
+    def json_between(self, start: int, stop: int) -> bytes:
+        """The JSON of some items, with commas between them."""
+        return b",".join([self._json(part) for part in self._parts[start:stop]])
 
     def _item(self, part: bytes | T) -> T:
         return self._decode(part) if isinstance(part, bytes) else self._copy(part)

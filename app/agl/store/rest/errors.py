@@ -61,12 +61,16 @@ class ClientGoneError(Exception):
 
 
 class Reply(NamedTuple):
-    """Status, headers beyond content type and length, and body of an answer."""
+    """Status, headers beyond content type and length, and body of an answer.
+
+    A long body goes on in ``rest``, whose parts are sent one by one.
+    """
 
     status: int
     body: bytes = b""
     media_type: bytes = b"application/json"
     headers: Headers = ()
+    rest: Sequence[bytes] = ()
 
 
 def reply_to(error: Exception, *, debug_errors: bool) -> Reply:

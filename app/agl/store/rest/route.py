@@ -7,6 +7,7 @@ endpoint returns is serialised once.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from agl.store.rest.body import header, read_body
 from agl.store.rest.errors import MAX_REPEATED_BODY, Reply, RequestInvalidError
+from agl.store.rest.pages import dump_in_slices, is_long_page
 from agl.store.rest.replays import KEY_HEADER, Replays
 from agl.store.rest.waiting import WaitingRoom
 from agl.store.rest.wire import RETRY_HEADER, ErrorBody, dump
@@ -39,15 +41,21 @@ _AGAIN = RETRY_HEADER.lower().encode()
 
 
 async def send_reply(scope: MutableMapping[str, Any], send: Send, reply: Reply) -> None:
-    """Send an answer in one go, and note its status."""
+    """Send an answer, in one go unless it is long, and note its status."""
     scope[STATUS_KEY] = reply.status
     headers = [
         (b"content-type", reply.media_type),
-        (b"content-length", b"%d" % len(reply.body)),
+        (b"content-length", b"%d" % (len(reply.body) + sum(map(len, reply.rest)))),
         *reply.headers,
     ]
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "http.response.body", "body": reply.body})
+    if not reply.rest:
+        await send({"type": "http.response.body", "body": reply.body})
+        return
+    for part in (reply.body, *reply.rest):
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+        await asyncio.sleep(0)
+    await send({"type": "http.response.body"})
 
 
 class _QueryPart:
@@ -198,7 +206,11 @@ class WireRoute(APIRoute):
         await send_reply(scope, send, reply)
 
     async def _reply(self, call: Endpoint, arguments: dict[str, Any]) -> Reply:
-        return Reply(self.success_status, dump(await call(**arguments)))
+        result = await call(**arguments)
+        if is_long_page(result):
+            body, *rest = await dump_in_slices(result)
+            return Reply(self.success_status, body, rest=rest)
+        return Reply(self.success_status, dump(result))
 
 
 def _is_list(annotation: Any) -> bool:
