@@ -1,4 +1,4 @@
-"""Long pages are encoded and sent in slices, and say the same as in one piece."""
+"""Answers as JSON: long pages in slices that say the same as one piece, and odd numbers."""
 
 from __future__ import annotations
 
@@ -77,3 +77,27 @@ async def test_long_pages_over_http(method: str) -> None:
             assert int(answer.headers["content-length"]) == len(answer.content)
             assert len(answer.json()["items"]) == expected
             assert answer.json()["total"] >= expected
+
+
+async def test_numbers_that_json_does_not_have() -> None:
+    store = InMemoryLightningStore()
+    async with http_for(store) as http:
+        answer = await http.post(
+            f"{API}/rollouts",
+            content=b'{"input": {"a": NaN, "b": [-Infinity]}, "metadata": {"c": Infinity}}',
+            headers={"content-type": "application/json"},
+        )
+        assert answer.status_code == 201
+        assert (answer.json()["input"], answer.json()["metadata"]) == (
+            {"a": None, "b": [None]},
+            {"c": None},
+        )
+        kept = await store.get_rollout_by_id(answer.json()["rollout_id"])
+        assert kept is not None
+        assert math.isnan(kept.input["a"])
+        assert (kept.input["b"], kept.metadata) == ([-math.inf], {"c": math.inf})
+
+        ids = kept.rollout_id, answer.json()["attempt"]["attempt_id"]
+        await store.add_span(span(*ids, attributes={"x": math.nan, "y": -math.inf}))
+        spans = await http.get(f"{API}/spans", params={"rollout_id": ids[0]})
+        assert spans.json()["items"][0]["attributes"] == {"x": "NaN", "y": "-Infinity"}
