@@ -18,6 +18,7 @@ from agl.store.memory import InMemoryLightningStore
 from agl.store.operations import COLLECTION_STORE_PUBLIC_METHODS
 from agl.store.rest.app import create_app
 from agl.utils.exporter import Exporter
+from agl.utils.exporter_state import StateGauges
 from agl.utils.metrics import PrometheusMetricsBackend
 from agl.utils.metrics_catalogue import (
     CATALOGUE,
@@ -25,6 +26,7 @@ from agl.utils.metrics_catalogue import (
     OTHER,
     OTHERS,
     SERVER,
+    STORE,
     bounded,
     register,
 )
@@ -64,7 +66,9 @@ def of_store() -> list[Metric]:
 
 
 async def of_exporter(folder: Path) -> list[Metric]:
-    answer = await Exporter(folder).scrape("application/openmetrics-text;version=1.0.0", "")
+    state = StateGauges()
+    state.told((await InMemoryLightningStore().state()).model_dump())
+    answer = await Exporter(folder, state).scrape("application/openmetrics-text;version=1.0.0", "")
     return [
         family
         for family in text_string_to_metric_families(answer.body.decode())
@@ -117,12 +121,12 @@ async def test_what_is_exposed_is_in_the_catalogue_and_the_other_way_round(tmp_p
     rows = {row.series: row for row in CATALOGUE.values()}
     of_files = {name for name in rows if name.startswith(("agl_process_", "agl_metrics_dropped"))}
     conditional = {"agl_exporter_newest_write_age_seconds"}
-    for metrics, process, missing in (
-        (of_store(), SERVER, of_files),
-        (await of_exporter(tmp_path), EXPORTER, conditional),
+    for metrics, processes, missing in (
+        (of_store(), {SERVER}, of_files),
+        (await of_exporter(tmp_path), {EXPORTER, STORE}, conditional),
     ):
         exposed = {series_name(metric): metric for metric in metrics}
-        expected = {name for name, row in rows.items() if row.process == process} - missing
+        expected = {name for name, row in rows.items() if row.process in processes} - missing
         assert exposed.keys() - conditional == expected
         for name, metric in exposed.items():
             assert (metric.type, metric.documentation) == (rows[name].type, rows[name].help)
