@@ -17,6 +17,9 @@ WORKER_STATUSES: tuple[WorkerStatus, ...] = get_args(WorkerStatus)
 MODE_NAMES: tuple[ModeName, ...] = (*get_args(RolloutMode), "unknown")
 """Modes as figures name them; a rollout without one counts as ``unknown``."""
 
+JUDGED_STATUSES: frozenset[RolloutStatus] = frozenset(("succeeded", "failed"))
+"""A rollout that was cancelled need not have had spans or a reward."""
+
 SILENT_SECONDS = 60.0
 """A worker that has neither sent a heartbeat nor asked for work for so long counts as silent.
 
@@ -25,6 +28,11 @@ Runners send a heartbeat every 10 s unless told otherwise.
 
 GONE_SECONDS = 86_400.0
 """Nobody waits for a worker that has been silent for a day: the store never forgets a worker."""
+
+
+def mode_name(mode: RolloutMode | None) -> ModeName:
+    """As figures name it."""
+    return "unknown" if mode is None else mode
 
 
 class StoreState(BaseModel):

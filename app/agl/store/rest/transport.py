@@ -256,7 +256,7 @@ def split_credentials(address: str) -> tuple[str, str | None]:
 
 def _may_pass(error: Exception) -> bool:
     if isinstance(error, aiohttp.ClientResponseError):
-        return error.status >= 500 or error.status == 408
+        return (error.status >= 500 and error.status != 501) or error.status == 408
     return isinstance(error, _RETRYABLE)
 
 
