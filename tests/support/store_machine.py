@@ -233,8 +233,7 @@ class StoreMachine(RuleBasedStateMachine):
         expected = {
             name: value
             for name, value in figures.items()
-            if name != "oldest_queued_age_seconds"
-            and not (self.spans_in_doubt and name in unsure)
+            if name != "oldest_queued_age_seconds" and not (self.spans_in_doubt and name in unsure)
         }
         self.same({name: state[name] for name in expected}, expected, "state")
         assert abs(wait - figures["oldest_queued_age_seconds"]) < TICK, (wait, figures)
@@ -266,7 +265,11 @@ class StoreMachine(RuleBasedStateMachine):
             "parent_id": None if number % 2 else f"{number // 2:016x}",
             "name": REWARD_NAME if number == 5 else f"name-{number % 3}",
             "status": {"status_code": "OK", "description": None},
-            "attributes": {"n": number, "tags": ["a", "b"], **({REWARD: 0.5} if number == 6 else {})},
+            "attributes": {
+                "n": number,
+                "tags": ["a", "b"],
+                **({REWARD: 0.5} if number == 6 else {}),
+            },
             "events": [],
             "links": [],
             "start_time": 1.0 * number,

@@ -39,8 +39,8 @@ unchanged, so its dashboards work; the buckets are fewer and follow each metric'
 - `agl_state_*` are figures of the whole store that the exporter asks the store for every 5 s, if it
   is given `--store-url`. With several store hosts each exporter serves the same ones, so aggregate
   them with `max without (instance) (...)`, never with `sum`. Those older than 60 s vanish; only
-  `agl_state_up` and `agl_state_age_seconds` are always there. Those that count since the start do so
-  since the partition began with MongoDB, and since the store process began with memory.
+  `agl_state_up` and `agl_state_age_seconds` are always there. "Since the start" is since the
+  partition began with MongoDB, and since the store process began with memory.
 - What counts as a *reward*: a span with the attribute `agentlightning.reward.0.value`, as
   `emit_reward` of agent-lightning 0.3 makes it, or a span named `agentlightning.reward`, as its
   earlier versions did.

@@ -16,9 +16,7 @@ STALE_SECONDS = 60.0
 
 _PREFIX = "agl_state_"
 _UP, _AGE = CATALOGUE[f"{_PREFIX}up"], CATALOGUE[f"{_PREFIX}age_seconds"]
-_ROWS = tuple(
-    row for row in CATALOGUE.values() if row.process == STORE and row not in (_UP, _AGE)
-)
+_ROWS = tuple(row for row in CATALOGUE.values() if row.process == STORE and row not in (_UP, _AGE))
 _END = "# EOF\n"
 
 

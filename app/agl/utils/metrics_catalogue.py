@@ -22,7 +22,6 @@ STORE = "exporter, for the whole store"
 """Read from the store: several exporters serve the same values, which must never be summed."""
 
 
-
 class Domain:
     """The values a label may have.
 

@@ -110,9 +110,7 @@ class ListBasedCollection(Guarded, Collection[T]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__}[{self._items.item_type.__name__}] ({len(self._items)})>"
 
-    def observe(
-        self, fields: Sequence[str], changed: Callable[[T | None, T | None], None]
-    ) -> None:
+    def observe(self, fields: Sequence[str], changed: Callable[[T | None, T | None], None]) -> None:
         """Have ``changed(before, after)`` told of new and removed items and changes of ``fields``.
 
         It is called while the collection is locked.
