@@ -7,6 +7,7 @@ The same examples run every time. ``AGL_EXPLORE=20 pytest tests/contract/test_mo
 from __future__ import annotations
 
 from functools import partial
+from itertools import count
 
 import pytest
 import stores_http
@@ -17,6 +18,7 @@ from store_machine import CLOCK, profile
 from store_scenarios import FailingScenarioMachine, ScenarioMachine
 
 from agl.store.base import LightningStore
+from agl.store.collection.mongo import roots
 from agl.store.collection_based import CollectionBasedLightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.store.threading import LightningStoreThreaded
@@ -32,7 +34,9 @@ MONGO = ["mongo"]
 
 @pytest.fixture(autouse=True)
 def fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = count()
     monkeypatch.setattr(CollectionBasedLightningStore, "_now", lambda self: CLOCK.now)
+    monkeypatch.setattr(roots, "tick", lambda: CLOCK.now + next(ticks) * 1e-9)
 
 
 def local_backend(store: LightningStore) -> InMemoryLightningStore:

@@ -248,6 +248,7 @@ class StateTally(Guarded):
     def figures(self, now: float) -> dict[str, Any]:
         """Those of a :class:`~agl.types.StoreState` that are known here, by name."""
         with self._mutex:
+            age, share = oldest_running(self._running.oldest(), now)
             return {
                 "rollouts": {status: dict(modes) for status, modes in self._rollouts.items()},
                 "attempts": dict(self._attempts),
@@ -256,7 +257,8 @@ class StateTally(Guarded):
                 "finished_without_reward": dict(self._rewards.counts),
                 "workers": dict(self._workers),
                 **self._worker_figures(now),
-                **running_figures(self._running.oldest(), now),
+                "oldest_running_age_seconds": age,
+                "oldest_running_timeout_ratio": share,
             }
 
     def _worker_figures(self, now: float) -> dict[str, Any]:
@@ -279,13 +281,8 @@ def how_many(
     return sum(sum(rollouts[status].values()) for status in statuses)
 
 
-def running_figures(began: Mapping[float | None, float], now: float) -> dict[str, float]:
-    """Age and share of timeout, from when the oldest attempts began, by their timeout."""
+def oldest_running(began: Mapping[float | None, float], now: float) -> tuple[float, float]:
+    """The highest age and share of a timeout, from when the oldest began, by their timeout."""
     ages = {timeout: max(now - since, 0.0) for timeout, since in began.items()}
-    return {
-        "oldest_running_age_seconds": max(ages.values(), default=0.0),
-        "oldest_running_timeout_ratio": max(
-            [age / timeout for timeout, age in ages.items() if timeout and timeout > 0],
-            default=0.0,
-        ),
-    }
+    shares = [age / timeout for timeout, age in ages.items() if timeout and timeout > 0]
+    return max(ages.values(), default=0.0), max(shares, default=0.0)
