@@ -29,6 +29,7 @@ LOG_FORMAT_VARIABLE = "AGL_LOG_FORMAT"
 TLS_CERT_VARIABLE = "AGL_TLS_CERT"
 TLS_KEY_VARIABLE = "AGL_TLS_KEY"
 STORE_URL_VARIABLE = "AGL_STORE_URL"
+STORE_CERT_VARIABLE = "AGL_STORE_CERT"
 STORE_TOKEN_FILE_VARIABLE = "AGL_STORE_TOKEN_FILE"  # noqa: S105 - a name
 _MONGO_VARIABLES = {
     "mongo_uri": "AGL_MONGO_URI",
@@ -62,6 +63,7 @@ class EnvironmentSettings:
         partition_id: ``AGL_PARTITION_ID``.
         store_url: ``AGL_STORE_URL``, what ``agl prometheus --store-url`` is when it is not given.
         store_token_file: ``AGL_STORE_TOKEN_FILE``, likewise.
+        store_cert: ``AGL_STORE_CERT``, likewise.
     """
 
     log_format: LogFormat = "auto"
@@ -76,6 +78,7 @@ class EnvironmentSettings:
     partition_id: str = ""
     store_url: str = field(default="", repr=False)
     store_token_file: Path | None = None
+    store_cert: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,7 @@ class ExporterSettings:
         auth_file: File that holds what a scrape must show; ``None`` means nothing.
         store_url: Store whose state is served as well; ``None`` for none.
         store_token_file: File that holds the store's API token.
+        store_cert: PEM file with the store's own certificate; ``None`` for the system's trust.
         access_log: Log every request.
         log: Log level and format.
     """
@@ -169,6 +173,7 @@ class ExporterSettings:
     auth_file: Path | None = None
     store_url: str | None = field(default=None, repr=False)
     store_token_file: Path | None = None
+    store_cert: Path | None = None
     access_log: bool = False
     log: LogSettings = LogSettings()
 
@@ -225,6 +230,7 @@ def load_environment(environ: Mapping[str, str] | None = None) -> EnvironmentSet
         tls_key=_path(source.get(TLS_KEY_VARIABLE)),
         store_url=source.get(STORE_URL_VARIABLE, "").strip(),
         store_token_file=_path(source.get(STORE_TOKEN_FILE_VARIABLE)),
+        store_cert=_path(source.get(STORE_CERT_VARIABLE)),
         **{name: source.get(variable, "").strip() for name, variable in _MONGO_VARIABLES.items()},
     )
 

@@ -33,13 +33,20 @@ class StatePoll:
         token_file: File with the store's API token. It is read anew for every question, so that a
             new token needs no restart.
         gauges: Who is told.
+        certificate: The store's own certificate, to be trusted; ``None`` for the system's trust.
 
     Raises:
         UsageError: the URL cannot be used, or says a token as well.
         EnvironmentFault: there is no token in the file.
     """
 
-    def __init__(self, url: str, token_file: Path | None, gauges: StateGauges) -> None:
+    def __init__(
+        self,
+        url: str,
+        token_file: Path | None,
+        gauges: StateGauges,
+        certificate: Path | None = None,
+    ) -> None:
         from agl.store.rest.transport import split_credentials
 
         try:
@@ -53,6 +60,7 @@ class StatePoll:
             )
         self._url = url
         self._token_file = token_file
+        self._certificate = certificate
         self.gauges = gauges
         self._client: LightningStoreClient | None = None
         self._token: str | None = None
@@ -75,6 +83,7 @@ class StatePoll:
         except Exception as error:
             self.gauges.failed()
             self._note(self._reason(error))
+            await self._forget_client()  # the next one reads the certificate anew
             return
         self.gauges.told(state.model_dump())
         self._note(None)
@@ -90,6 +99,7 @@ class StatePoll:
                 self._url if token is None else with_token(self._url, token),
                 retry_delays=(),
                 request_timeout=_ANSWER_SECONDS,
+                certificate=self._certificate,
             )
         return self._client
 
@@ -119,6 +129,8 @@ class StatePoll:
         if isinstance(error, TimeoutError):
             return f"no answer within {_ANSWER_SECONDS:g} s"
         known = (aiohttp.ClientError, StoreError, EnvironmentFault, NotImplementedError)
+        if isinstance(error, FileNotFoundError):
+            return f"there is no certificate at {self._certificate}"
         return f"{error}" if isinstance(error, known) else f"{type(error).__name__}: {error}"
 
 

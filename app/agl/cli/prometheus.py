@@ -85,6 +85,7 @@ def parse(argv: list[str], prog: str) -> ExporterSettings:
         auth_file=options.auth_file,
         store_url=store_url,
         store_token_file=token_file,
+        store_cert=options.store_cert or environment.store_cert,
         access_log=options.access_log,
         log=log_settings(options),
     )
@@ -102,7 +103,9 @@ def state_poll(settings: ExporterSettings) -> StatePoll | None:
     from agl.cli._state_poll import StatePoll
     from agl.utils.exporter_state import StateGauges
 
-    return StatePoll(settings.store_url, settings.store_token_file, StateGauges())
+    return StatePoll(
+        settings.store_url, settings.store_token_file, StateGauges(), settings.store_cert
+    )
 
 
 def checked_metrics_path(path: str) -> str:
@@ -267,6 +270,13 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         metavar="FILE",
         help="file with the store's API token (default: AGL_STORE_TOKEN_FILE in the environment, "
         "or none)",
+    )
+    parser.add_argument(
+        "--store-cert",
+        type=Path,
+        metavar="FILE",
+        help="PEM file with the store's own certificate, to be trusted by whatever name the store "
+        "is reached (default: AGL_STORE_CERT in the environment, or what the system trusts)",
     )
     add_log_options(parser)
     parser.add_argument("--access-log", action="store_true", help="log every request")
