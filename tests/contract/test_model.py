@@ -72,6 +72,7 @@ def test_a_store_behind_a_server_follows_the_rules(kind: str) -> None:
 def test_a_store_in_mongodb_follows_the_rules(kind: str) -> None:
     class Machine(ScenarioMachine):
         factories = (partial(FACTORIES[kind], heartbeat_seconds=0),)
+        calls_a_state = 4
         backend_of = staticmethod(lambda store: store)
 
     slow = stores_mongo.shared_server().is_slow
