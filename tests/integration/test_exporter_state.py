@@ -178,7 +178,7 @@ async def test_a_store_that_keeps_no_figures_is_told_apart(
         poll = StatePoll(server.endpoint, None, StateGauges(clock=clock))
         await poll.ask()
         await poll._forget_client()
-    assert "does not tell its state: it answered 501" in caplog.text
+    assert "answered 501 to GET /v1/agl/state" in caplog.text
 
 
 @pytest.mark.parametrize("url", ["store:4747", "ftp://store", "http://"])
