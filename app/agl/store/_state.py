@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from agl.store._core import Pair
 from agl.types import (
@@ -143,12 +143,6 @@ class _Lacking:
             self.counts[mode_name(rollout.mode)] += number
 
 
-class _Seen(NamedTuple):
-    status: WorkerStatus
-    at: float
-    """When it sent a heartbeat or asked for work last."""
-
-
 class StateTally(Guarded):
     """Figures that follow every change of the collections.
 
@@ -169,7 +163,8 @@ class StateTally(Guarded):
         self._running = Beginnings()
         self._spans = _Lacking()
         self._rewards = _Lacking()
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, tuple[WorkerStatus, float]] = {}
+        """Status of workers, and when they sent a heartbeat or asked for work last."""
 
     # What has changed
 
@@ -177,14 +172,17 @@ class StateTally(Guarded):
         """A rollout was added, has another status or mode, or was removed."""
         with self._mutex:
             if old is not None:
-                self._rollouts[old.status][mode_name(old.mode)] -= 1
+                self._rollouts[old.status][old.mode or "unknown"] -= 1
             if new is None:
                 if old is not None:
                     self._rollout_removed(old)
                 return
-            self._rollouts[new.status][mode_name(new.mode)] += 1
-            self._spans.moved(old, new)
-            self._rewards.moved(old, new)
+            self._rollouts[new.status][new.mode or "unknown"] += 1
+            if new.status in FINISHED_STATUSES or (
+                old is not None and old.status in FINISHED_STATUSES
+            ):
+                self._spans.moved(old, new)
+                self._rewards.moved(old, new)
             waited = old is not None and old.status in QUEUING_STATUSES
             waits = new.status in QUEUING_STATUSES
             if waited and not waits:
@@ -201,26 +199,34 @@ class StateTally(Guarded):
     def attempt(self, old: Attempt | None, new: Attempt | None) -> None:
         """An attempt was added, has another status, or was removed."""
         with self._mutex:
-            for attempt, number in ((old, -1), (new, 1)):
-                if attempt is not None:
-                    self._attempts[attempt.status] += number
-                    self._retries += number if attempt.sequence_id > 1 else 0
+            if old is not None:
+                self._attempts[old.status] -= 1
+            if new is not None:
+                self._attempts[new.status] += 1
+            if old is None and new is not None and new.sequence_id > 1:
+                self._retries += 1
+            elif new is None and old is not None and old.sequence_id > 1:
+                self._retries -= 1
 
     def worker(self, old: Worker | None, new: Worker | None) -> None:
         """A worker was added, heard of, has another status, or was removed."""
         with self._mutex:
             if old is not None:
                 self._workers[old.status] -= 1
-                self._seen.pop(old.worker_id, None)
-            if new is not None:
-                self._workers[new.status] += 1
-                times = (new.last_heartbeat_time, new.last_dequeue_time)
-                heard = [time for time in times if time is not None]
-                if heard:
-                    self._seen[new.worker_id] = _Seen(new.status, max(heard))
+            if new is None:
+                if old is not None:
+                    self._seen.pop(old.worker_id, None)
+                return
+            self._workers[new.status] += 1
+            beat, asked = new.last_heartbeat_time, new.last_dequeue_time
+            heard = asked if beat is None or (asked is not None and asked > beat) else beat
+            if heard is not None:
+                self._seen[new.worker_id] = (new.status, heard)
 
-    def under_way(self, touched: Iterable[tuple[Rollout, Attempt | None]]) -> None:
+    def under_way(self, touched: Sequence[tuple[Rollout, Attempt | None]]) -> None:
         """Rollouts have another status, timeout or latest attempt."""
+        if not touched:
+            return
         with self._mutex:
             for rollout, attempt in touched:
                 if attempt is None or rollout.status not in RUNNING_STATUSES:
@@ -229,15 +235,20 @@ class StateTally(Guarded):
                     timeout = rollout.config.timeout_seconds
                     self._running.put(rollout.rollout_id, timeout, attempt.start_time)
 
-    def spans(self, spans: Iterable[Span], attempts: Iterable[Pair]) -> None:
+    def spans(self, spans: Sequence[Span], attempts: Sequence[Pair]) -> None:
         """Spans were stored; ``attempts`` are those they belong to."""
         with self._mutex:
+            if len(attempts) == 1:
+                self._spans_of(attempts[0][0], spans)
+                return
             rollouts = {rollout.rollout_id: rollout for rollout, _ in attempts}
             for span in spans:
-                rollout = rollouts[span.rollout_id]
-                self._spans.has(rollout)
-                if has_reward(span):
-                    self._rewards.has(rollout)
+                self._spans_of(rollouts[span.rollout_id], (span,))
+
+    def _spans_of(self, rollout: Rollout, spans: Iterable[Span]) -> None:
+        self._spans.has(rollout)
+        if any(map(has_reward, spans)):
+            self._rewards.has(rollout)
 
     # What there is
 
