@@ -39,6 +39,7 @@ Ids = tuple[str, str]
 
 QUESTIONS = {
     "statistics": (1000, "/statistics", ""),
+    "state": (1000, "/state", ""),
     "stuck": (100, "/stuck", ""),
     "stuck_1000": (20, "/stuck", "limit=1000"),
     "first_page": (100, "/rollouts", "limit=100"),

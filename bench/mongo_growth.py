@@ -175,6 +175,7 @@ def _calls(store: MongoLightningStore) -> dict[str, Call]:
         "rare page": lambda: store.query_rollouts(status_in=["failed"], limit=PAGE),
         "spans of a rollout": lambda: store.query_spans(running[-1].rollout_id),
         "statistics": store.statistics,
+        "state": store.state,
     }
 
 

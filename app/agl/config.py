@@ -28,6 +28,9 @@ MULTIPROC_DIR_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 LOG_FORMAT_VARIABLE = "AGL_LOG_FORMAT"
 TLS_CERT_VARIABLE = "AGL_TLS_CERT"
 TLS_KEY_VARIABLE = "AGL_TLS_KEY"
+STORE_URL_VARIABLE = "AGL_STORE_URL"
+STORE_CERT_VARIABLE = "AGL_STORE_CERT"
+STORE_TOKEN_FILE_VARIABLE = "AGL_STORE_TOKEN_FILE"  # noqa: S105 - a name
 _MONGO_VARIABLES = {
     "mongo_uri": "AGL_MONGO_URI",
     "mongo_uri_file": "AGL_MONGO_URI_FILE",
@@ -58,6 +61,9 @@ class EnvironmentSettings:
         mongo_password_file: ``AGL_MONGO_PASSWORD_FILE``.
         mongo_database: ``AGL_MONGO_DATABASE``.
         partition_id: ``AGL_PARTITION_ID``.
+        store_url: ``AGL_STORE_URL``, what ``agl prometheus --store-url`` is when it is not given.
+        store_token_file: ``AGL_STORE_TOKEN_FILE``, likewise.
+        store_cert: ``AGL_STORE_CERT``, likewise.
     """
 
     log_format: LogFormat = "auto"
@@ -70,6 +76,9 @@ class EnvironmentSettings:
     mongo_password_file: str = ""
     mongo_database: str = ""
     partition_id: str = ""
+    store_url: str = field(default="", repr=False)
+    store_token_file: Path | None = None
+    store_cert: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +153,27 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class ExporterSettings:
-    """Everything ``agl prometheus`` was told."""
+    """Everything ``agl prometheus`` was told.
+
+    Attributes:
+        host: Address to listen on.
+        port: TCP port to listen on.
+        metrics_path: URL path of the metrics.
+        auth_file: File that holds what a scrape must show; ``None`` means nothing.
+        store_url: Store whose state is served as well; ``None`` for none.
+        store_token_file: File that holds the store's API token.
+        store_cert: PEM file with the store's own certificate; ``None`` for the system's trust.
+        access_log: Log every request.
+        log: Log level and format.
+    """
 
     host: str = "0.0.0.0"
     port: int = 4748
     metrics_path: str = "/v1/prometheus"
     auth_file: Path | None = None
+    store_url: str | None = field(default=None, repr=False)
+    store_token_file: Path | None = None
+    store_cert: Path | None = None
     access_log: bool = False
     log: LogSettings = LogSettings()
 
@@ -204,6 +228,9 @@ def load_environment(environ: Mapping[str, str] | None = None) -> EnvironmentSet
         multiproc_dir=source.get(MULTIPROC_DIR_VARIABLE),
         tls_cert=_path(source.get(TLS_CERT_VARIABLE)),
         tls_key=_path(source.get(TLS_KEY_VARIABLE)),
+        store_url=source.get(STORE_URL_VARIABLE, "").strip(),
+        store_token_file=_path(source.get(STORE_TOKEN_FILE_VARIABLE)),
+        store_cert=_path(source.get(STORE_CERT_VARIABLE)),
         **{name: source.get(variable, "").strip() for name, variable in _MONGO_VARIABLES.items()},
     )
 

@@ -7,6 +7,7 @@ The same examples run every time. ``AGL_EXPLORE=20 pytest tests/contract/test_mo
 from __future__ import annotations
 
 from functools import partial
+from itertools import count
 
 import pytest
 import stores_http
@@ -17,6 +18,7 @@ from store_machine import CLOCK, profile
 from store_scenarios import FailingScenarioMachine, ScenarioMachine
 
 from agl.store.base import LightningStore
+from agl.store.collection.mongo import roots
 from agl.store.collection_based import CollectionBasedLightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.store.threading import LightningStoreThreaded
@@ -32,7 +34,9 @@ MONGO = ["mongo"]
 
 @pytest.fixture(autouse=True)
 def fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = count()
     monkeypatch.setattr(CollectionBasedLightningStore, "_now", lambda self: CLOCK.now)
+    monkeypatch.setattr(roots, "tick", lambda: CLOCK.now + next(ticks) * 1e-9)
 
 
 def local_backend(store: LightningStore) -> InMemoryLightningStore:
@@ -68,6 +72,7 @@ def test_a_store_behind_a_server_follows_the_rules(kind: str) -> None:
 def test_a_store_in_mongodb_follows_the_rules(kind: str) -> None:
     class Machine(ScenarioMachine):
         factories = (partial(FACTORIES[kind], heartbeat_seconds=0),)
+        calls_a_state = 4
         backend_of = staticmethod(lambda store: store)
 
     slow = stores_mongo.shared_server().is_slow

@@ -99,6 +99,20 @@ async def test_refusals_are_not_retried(code: int) -> None:
     assert server.asked == ["/statistics"]
 
 
+@pytest.mark.parametrize("code", [404, 405, 501])
+async def test_a_server_that_keeps_no_figures_is_told_apart(code: int) -> None:
+    async with scripted(statuses(code)) as (client, server):
+        with pytest.raises(NotImplementedError, match=f"answered {code} to GET /v1/agl/state"):
+            await client.state()
+    assert server.asked == ["/state"]
+
+
+async def test_a_server_that_may_not_tell_its_state_is_no_old_one() -> None:
+    async with scripted(statuses(401)) as (client, _):
+        with pytest.raises(aiohttp.ClientResponseError):
+            await client.state()
+
+
 async def test_a_server_that_is_not_healthy_is_not_asked_again() -> None:
     async with scripted(lambda *_: (503, {})) as (client, server):
         with pytest.raises(aiohttp.ClientResponseError):

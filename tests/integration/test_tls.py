@@ -78,6 +78,27 @@ async def test_a_certificate_nobody_vouches_for(pair: tuple[Path, Path]) -> None
     await server.stop()
 
 
+async def test_a_certificate_that_the_client_was_given(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """By a name that the certificate does not have, as inside a bundle."""
+    other, _ = make_certificate(tmp_path, "other")
+    server = LightningStoreServer(
+        InMemoryLightningStore(),
+        launcher_args=launcher_args(ssl_certfile=str(pair[0]), ssl_keyfile=str(pair[1])),
+    )
+    await server.start()
+    url = server.endpoint.replace(LOOPBACK, "localhost")
+    client = LightningStoreClient(url, retry_delays=(), certificate=pair[0])
+    assert (await client.state()).queue_depth == 0
+    await client.close()
+    stranger = LightningStoreClient(url, retry_delays=(), certificate=other)
+    with pytest.raises(aiohttp.ClientConnectorCertificateError):
+        await stranger.state()
+    await stranger.close()
+    await server.stop()
+
+
 def fault(cert: Path, key: Path | None) -> str:
     with pytest.raises(EnvironmentFault) as raised:
         check_certificate(cert, key)

@@ -19,6 +19,7 @@ RULE_TESTS = ROOT / "prometheus" / "tests"
 RUNBOOKS = ROOT / "docs" / "runbooks"
 HEADINGS = ("Meaning", "Impact", "Diagnosis", "Mitigation", "On the dashboard")
 _CHILDREN = ("lhs", "rhs", "expr", "vector_selector", "param")
+_ONCE = r"max\s+without\s*\(\s*instance[^)]*\)\s*\(\s*[\w(]*$"
 _HISTOGRAM_SUFFIX = re.compile(r"_(bucket|sum|count)$")
 
 
@@ -55,6 +56,18 @@ def _selectors(node: Any) -> Iterator[tuple[str, set[str]]]:
             yield from _selectors(value)
     for argument in getattr(node, "args", None) or []:
         yield from _selectors(argument)
+
+
+def state_series_not_taken_once(expression: str) -> list[str]:
+    """Store-wide series (``agl_state_*``) that do not stand in ``max without (instance) (...)``.
+
+    Every exporter serves the same values, so a sum would count each store host once more.
+    """
+    return [
+        found.group()
+        for found in re.finditer(r"agl_state_\w+", expression)
+        if not re.search(_ONCE, expression[: found.start()])
+    ]
 
 
 def grouping_labels(expression: str) -> set[str]:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from state_recount import REWARD, REWARD_NAME, QueueTimes, recount
 from store_model import FINISHED, WAITING, Record, Refused, StoreModel
 from store_subject import Failure, InjectedFault, Subject
 
@@ -93,6 +94,9 @@ class StoreMachine(RuleBasedStateMachine):
     remote: ClassVar[bool] = False
     """A client asks its server for nothing when it wants no rollouts."""
 
+    calls_a_state: ClassVar[int] = 1
+    """After how many calls the figures of the state are compared as well."""
+
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
@@ -101,6 +105,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.subjects: list[Subject] = []
         self.broken = False
         self.armed: str | None = None
+        self.queue_times = QueueTimes()
+        self.checks = 0
+        self.spans_in_doubt = False
+        """A failure struck between spans and what is noted of them."""
 
     def run(self, work: Awaitable[Any]) -> Any:
         async def bounded() -> Any:
@@ -200,6 +208,7 @@ class StoreMachine(RuleBasedStateMachine):
             for span in args[0] if method == "add_many_spans" else args:
                 key = (span["rollout_id"], span["attempt_id"], span["span_id"])
                 if key in content["spans"]:
+                    self.spans_in_doubt = True
                     self.model.spans.setdefault(key, span)
         for key, number in subject.counters([*self.model.rollouts, "ro-unknown"]).items():
             assert number >= self.model.counters.get(key, 0)
@@ -210,11 +219,30 @@ class StoreMachine(RuleBasedStateMachine):
 
     def check(self) -> None:
         """What the stores hold is what the model holds, and it makes sense in itself."""
-        expected = _by_key(self.model.content())
+        model = self.model.content()
+        expected = _by_key(model)
+        self.queue_times.look(model, CLOCK.now)
+        figures = recount(model, self.queue_times.entered, CLOCK.now)
+        self.checks += 1
         for subject in self.subjects:
             content = subject.content()
             self.same(_by_key(content), expected, "content")
             _check_sense(content)
+            if self.checks % self.calls_a_state == 0:
+                self.check_state(subject, figures)
+
+    def check_state(self, subject: Subject, figures: Record) -> None:
+        """The figures that the store keeps are those that counting gives."""
+        state = self.run(subject.store.state()).model_dump()
+        wait = state.pop("oldest_queued_age_seconds")
+        unsure = {"finished_without_spans", "finished_without_reward"}
+        expected = {
+            name: value
+            for name, value in figures.items()
+            if name != "oldest_queued_age_seconds" and not (self.spans_in_doubt and name in unsure)
+        }
+        self.same({name: state[name] for name in expected}, expected, "state")
+        assert abs(wait - figures["oldest_queued_age_seconds"]) < TICK, (wait, figures)
 
     # Choosing
 
@@ -241,9 +269,13 @@ class StoreMachine(RuleBasedStateMachine):
             "sequence_id": number,
             **ids,
             "parent_id": None if number % 2 else f"{number // 2:016x}",
-            "name": f"name-{number % 3}",
+            "name": REWARD_NAME if number == 5 else f"name-{number % 3}",
             "status": {"status_code": "OK", "description": None},
-            "attributes": {"n": number, "tags": ["a", "b"]},
+            "attributes": {
+                "n": number,
+                "tags": ["a", "b"],
+                **({REWARD: 0.5} if number == 6 else {}),
+            },
             "events": [],
             "links": [],
             "start_time": 1.0 * number,
@@ -255,7 +287,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     # Rules
 
-    @rule(ticks=st.sampled_from([1, 16, 40, 140, 300]))
+    @rule(ticks=st.sampled_from([1, 16, 40, 140, 300, 4000]))
     def time_passes(self, ticks: int) -> None:
         CLOCK.now += ticks * TICK
 
@@ -287,7 +319,10 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(
         which=index,
         changes=subset(
-            status=st.sampled_from(STATUSES), config=configs.filter(bool), metadata=metadata
+            status=st.sampled_from(STATUSES),
+            mode=modes,
+            config=configs.filter(bool),
+            metadata=metadata,
         ),
     )
     def update_rollout(self, which: int, changes: Record) -> None:

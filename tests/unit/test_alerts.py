@@ -22,6 +22,7 @@ from rule_checks import (
     queries,
     rule_tests,
     selectors,
+    state_series_not_taken_once,
 )
 
 from agl.cli import COMMANDS
@@ -32,7 +33,6 @@ RECORDED = load_recorded(RULES)
 KNOWN = known_series()
 CHECKS = rule_tests()
 EACH_ALERT = pytest.mark.parametrize("alert", load_alerts(ALERTS), ids=lambda alert: alert.name)
-STATE_SERIES = re.compile(r"agl_state_\w+")
 
 
 def check_expression(expression: str) -> None:
@@ -83,12 +83,39 @@ def test_recorded_expression_reads_what_is_served(name: str) -> None:
     "expression", [*RECORDED.values(), *(alert.expr for alert in load_alerts(ALERTS))]
 )
 def test_store_wide_values_are_never_summed_over_exporters(expression: str) -> None:
-    """Every exporter serves the same values, so a sum would count each store host once more."""
-    for found in STATE_SERIES.finditer(expression):
-        before = expression[: found.start()]
-        assert re.search(r"max\s+without\s*\(\s*instance[^)]*\)\s*\(\s*[\w(]*$", before), (
-            f"{found.group()} must stand in max without (instance) (...)"
-        )
+    assert not state_series_not_taken_once(expression)
+
+
+def test_runbooks_take_store_wide_values_once() -> None:
+    for path in sorted(RUNBOOKS.glob("*.md")):
+        for query in queries(path.read_text()):
+            assert not state_series_not_taken_once(query), path.name
+
+
+def test_boards_take_store_wide_values_once() -> None:
+    for path in sorted((ROOT / "grafana" / "dashboards").glob("*.json")):
+        for panel in all_panels(json.loads(path.read_text())):
+            for target in panel.get("targets", []):  # type: ignore[attr-defined]  # JSON
+                expression = target.get("expr", "")
+                assert not state_series_not_taken_once(expression), (path.name, panel["title"])
+
+
+@pytest.mark.parametrize(
+    ("expression", "bad"),
+    [
+        ("max without (instance) (agl_state_queue_depth) > 0", []),
+        ("max without(instance, job) (min_over_time(agl_state_up[1m])) == 0", []),
+        ("sum(agl_state_queue_depth)", ["agl_state_queue_depth"]),
+        ("sum without (instance) (agl_state_retries)", ["agl_state_retries"]),
+        ("agl_state_up == 0", ["agl_state_up"]),
+        (
+            "max without (instance) (agl_state_retries) / agl_state_running_attempts",
+            ["agl_state_running_attempts"],
+        ),
+    ],
+)
+def test_what_counts_as_taken_once(expression: str, bad: list[str]) -> None:
+    assert state_series_not_taken_once(expression) == bad
 
 
 @EACH_ALERT

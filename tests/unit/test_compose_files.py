@@ -331,10 +331,28 @@ def test_app_and_exporter_share_the_metrics_folder() -> None:
     assert size(ENV["AGL_MULTIPROC_SIZE"]) * 4 <= size(ENV["AGL_APP_MEMORY"])
 
 
+@pytest.mark.parametrize("file", [FULL, MONGO_FULL])
+def test_the_exporter_asks_the_store_and_is_well_without_it(file: str) -> None:
+    exporter = services(file)["app-exporter"]
+    app = services(file)["app"]
+    port = next(word for word in app["command"] if word.startswith("--port=")).partition("=")[2]
+    assert exporter["environment"]["AGL_STORE_URL"] == f"http://app:{port}"
+    assert not exporter["environment"]["AGL_STORE_CERT"]
+    assert "app" not in exporter["depends_on"]
+    assert "/health" in exporter["healthcheck"]["test"][-1]
+    text = (COMPOSE / FULL).read_text("utf-8")
+    assert "AGL_STORE_URL: http${AGL_TLS_CERT:+s}://app:" in text
+    assert "AGL_STORE_CERT: ${AGL_TLS_CERT:+/run/agl/secrets/tls-cert}" in text
+
+
 def test_secrets_belong_to_the_user_of_the_service_that_reads_them() -> None:
     every = services(MONGO_FULL)
     made = {word.partition("=")[2] for word in every["init"]["command"] if "--secret" in word}
     assert made == SECRETS.keys()
+    exporter, token = every["app-exporter"], SECRETS["api-token"]
+    assert exporter["user"] == f"{token.uid}:{token.gid}"
+    assert exporter["environment"]["AGL_STORE_TOKEN_FILE"] == "/run/agl/secrets/api-token"
+    assert mounts(exporter)["/run/agl/secrets"] == "secrets"
     readers = {
         "api-token": "app",
         "grafana-admin-password": "grafana",

@@ -85,6 +85,7 @@ PRIVATE = {
     "_plan": "agl.store.collection_based",
     "_queries": "agl.store.collection_based",
     "_spans": "agl.store.collection_based",
+    "_state": "agl.store.collection_based",
     "_stuck": "agl.store.collection_based",
     "_waiting": "agl.store.collection_based",
     "_eviction": "agl.store.memory",

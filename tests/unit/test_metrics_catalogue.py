@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -17,19 +18,27 @@ from agl.store.collection.mongo.metrics import DriverMetrics
 from agl.store.memory import InMemoryLightningStore
 from agl.store.operations import COLLECTION_STORE_PUBLIC_METHODS
 from agl.store.rest.app import create_app
+from agl.types import StoreState, state
 from agl.utils.exporter import Exporter
+from agl.utils.exporter_state import StateGauges
 from agl.utils.metrics import PrometheusMetricsBackend
 from agl.utils.metrics_catalogue import (
+    ATTEMPT_STATUSES,
     CATALOGUE,
     EXPORTER,
+    MODES,
     OTHER,
     OTHERS,
+    ROLLOUT_STATUSES,
     SERVER,
+    STORE,
+    WORKER_STATUSES,
     bounded,
     register,
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "scrape.txt"
+SERIES = "support/series/state.yml"
 OF_LIBRARY = ("process_", "python_gc_")
 UPSTREAM = {
     "agl_http_total": ("path", "method", "status"),
@@ -64,7 +73,9 @@ def of_store() -> list[Metric]:
 
 
 async def of_exporter(folder: Path) -> list[Metric]:
-    answer = await Exporter(folder).scrape("application/openmetrics-text;version=1.0.0", "")
+    gauges = StateGauges()
+    gauges.told((await InMemoryLightningStore().state()).model_dump())
+    answer = await Exporter(folder, gauges).scrape("application/openmetrics-text;version=1.0.0", "")
     return [
         family
         for family in text_string_to_metric_families(answer.body.decode())
@@ -117,12 +128,12 @@ async def test_what_is_exposed_is_in_the_catalogue_and_the_other_way_round(tmp_p
     rows = {row.series: row for row in CATALOGUE.values()}
     of_files = {name for name in rows if name.startswith(("agl_process_", "agl_metrics_dropped"))}
     conditional = {"agl_exporter_newest_write_age_seconds"}
-    for metrics, process, missing in (
-        (of_store(), SERVER, of_files),
-        (await of_exporter(tmp_path), EXPORTER, conditional),
+    for metrics, processes, missing in (
+        (of_store(), {SERVER}, of_files),
+        (await of_exporter(tmp_path), {EXPORTER, STORE}, conditional),
     ):
         exposed = {series_name(metric): metric for metric in metrics}
-        expected = {name for name, row in rows.items() if row.process == process} - missing
+        expected = {name for name, row in rows.items() if row.process in processes} - missing
         assert exposed.keys() - conditional == expected
         for name, metric in exposed.items():
             assert (metric.type, metric.documentation) == (rows[name].type, rows[name].help)
@@ -191,3 +202,18 @@ def test_metrics_of_others_keep_their_values() -> None:
     made.register_counter("mine.total", ["x"])
     made.inc("mine.total", {"x": "anything"})
     assert registry.get_sample_value("mine_total", {"x": "anything"}) == 1
+
+
+def test_the_state_gauges_are_those_of_the_store_and_of_the_alerts_tests() -> None:
+    rows = {row.series: row for row in CATALOGUE.values() if row.process == STORE}
+    told = {f"agl_state_{name}" for name in StoreState.model_fields if name != "name"}
+    assert rows.keys() == told | {"agl_state_up", "agl_state_age_seconds"}
+    series = yaml.safe_load(Path(__file__).parents[1].joinpath(SERIES).read_text())
+    assert series == {name: list(row.label_names) for name, row in rows.items()}
+    for domain, values in (
+        (ROLLOUT_STATUSES, state.ROLLOUT_STATUSES),
+        (ATTEMPT_STATUSES, state.ATTEMPT_STATUSES),
+        (WORKER_STATUSES, state.WORKER_STATUSES),
+        (MODES, state.MODE_NAMES),
+    ):
+        assert domain.values == set(values)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import hmac
 import logging
 import re
 import resource
 import socket
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,8 @@ from agl.utils.multiprocess import prepare_reader_folder
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from agl.cli._state_poll import StatePoll
+
 logger = logging.getLogger(__name__)
 
 HEALTH_PATH = "/health"
@@ -48,7 +52,7 @@ def main(argv: list[str], prog: str) -> int:
     allow_many_files()
     with bind(settings.host, settings.port) as listener:
         setup_process_logging(settings.log.level, settings.log.format)
-        app = create_prometheus_app(settings.metrics_path, token)
+        app = create_prometheus_app(settings.metrics_path, token, state_poll(settings))
         spare_old_objects()
         logger.info(
             "Serving the metrics of %s at http://%s:%d%s",
@@ -69,13 +73,38 @@ def parse(argv: list[str], prog: str) -> ExporterSettings:
         UsageError: An option that does not exist, or a value that makes no sense.
     """
     options = _parser(prog).parse_args(argv)
+    environment = load_environment()
+    store_url = options.store_url or environment.store_url or None
+    token_file = options.store_token_file or environment.store_token_file
+    if store_url is None and options.store_token_file is not None:
+        raise UsageError("argument --store-token-file: --store-url is missing")
     return ExporterSettings(
         host=options.host,
         port=options.port,
         metrics_path=checked_metrics_path(options.metrics_path),
         auth_file=options.auth_file,
+        store_url=store_url,
+        store_token_file=token_file,
+        store_cert=options.store_cert or environment.store_cert,
         access_log=options.access_log,
         log=log_settings(options),
+    )
+
+
+def state_poll(settings: ExporterSettings) -> StatePoll | None:
+    """Who asks the store for its state; ``None`` where no store was named.
+
+    Raises:
+        UsageError: The store's address cannot be used.
+        EnvironmentFault: There is no token in the token's file.
+    """
+    if settings.store_url is None:
+        return None
+    from agl.cli._state_poll import StatePoll
+    from agl.utils.exporter_state import StateGauges
+
+    return StatePoll(
+        settings.store_url, settings.store_token_file, StateGauges(), settings.store_cert
     )
 
 
@@ -117,7 +146,9 @@ def allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def create_prometheus_app(metrics_path: str, token: str | None = None) -> FastAPI:
+def create_prometheus_app(
+    metrics_path: str, token: str | None = None, poll: StatePoll | None = None
+) -> FastAPI:
     """The exporter: ``/health``, and the metrics at ``metrics_path`` with and without final slash.
 
     The metrics are read anew for every scrape, as text or OpenMetrics, gzipped when the client
@@ -126,6 +157,7 @@ def create_prometheus_app(metrics_path: str, token: str | None = None) -> FastAP
     Args:
         metrics_path: URL path of the metrics.
         token: What a scrape must show, as Bearer token or as password; ``None`` for nothing.
+        poll: Who asks the store for its state while the app runs; ``None`` for nobody.
 
     Raises:
         UsageError: ``metrics_path`` cannot be used.
@@ -138,8 +170,23 @@ def create_prometheus_app(metrics_path: str, token: str | None = None) -> FastAP
     from agl.utils.exporter import Exporter
 
     path = checked_metrics_path(metrics_path)
-    exporter = Exporter(ensure_prometheus_dir())
-    app = FastAPI(title="agl-stack exporter", docs_url=None, redoc_url=None, redirect_slashes=False)
+    exporter = Exporter(ensure_prometheus_dir(), None if poll is None else poll.gauges)
+
+    @contextlib.asynccontextmanager
+    async def asking(app: FastAPI) -> AsyncGenerator[None]:
+        task = None if poll is None else asyncio.create_task(poll.run())
+        yield
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    app = FastAPI(
+        title="agl-stack exporter",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=asking,
+    )
 
     async def health() -> dict[str, str]:
         return {"status": "ok"}
@@ -210,6 +257,26 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         metavar="FILE",
         help="file with the token a scrape must show, as Bearer token or as the password of any "
         "user; /health stays open (default: none is demanded)",
+    )
+    parser.add_argument(
+        "--store-url",
+        metavar="URL",
+        help="store whose state is asked for every 5 s and served as agl_state_*, such as "
+        "http://127.0.0.1:4747 (default: AGL_STORE_URL in the environment, or none)",
+    )
+    parser.add_argument(
+        "--store-token-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the store's API token (default: AGL_STORE_TOKEN_FILE in the environment, "
+        "or none)",
+    )
+    parser.add_argument(
+        "--store-cert",
+        type=Path,
+        metavar="FILE",
+        help="PEM file with the store's own certificate, to be trusted by whatever name the store "
+        "is reached (default: AGL_STORE_CERT in the environment, or what the system trusts)",
     )
     add_log_options(parser)
     parser.add_argument("--access-log", action="store_true", help="log every request")

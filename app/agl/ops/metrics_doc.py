@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from agl.ops.dashboards.build import render_all
-from agl.utils.metrics_catalogue import CATALOGUE, EXPORTER, Domain, Row
+from agl.utils.metrics_catalogue import CATALOGUE, EXPORTER, SERVER, STORE, Domain, Row
 
 _ROOT = Path(__file__).resolve().parents[3]
 _DECLARING = ("agl.store.memory",)
@@ -35,6 +35,15 @@ unchanged, so its dashboards work; the buckets are fewer and follow each metric'
 - Every sample is the sum over all server processes that ever wrote into the folder; what ended
   processes counted stays. Figures of single processes have the label `server_process`, a slot from
   0 on that a process hands on to the one that takes its place.
+
+- `agl_state_*` are figures of the whole store that the exporter asks the store for every 5 s, if it
+  is given `--store-url`. With several store hosts each exporter serves the same ones, so aggregate
+  them with `max without (instance) (...)`, never with `sum`. Those older than 60 s vanish; only
+  `agl_state_up` and `agl_state_age_seconds` are always there. "Since the start" is since the
+  partition began with MongoDB, and since the store process began with memory.
+- What counts as a *reward*: a span with the attribute `agentlightning.reward.0.value`, as
+  `emit_reward` of agent-lightning 0.3 makes it, or a span named `agentlightning.reward`, as its
+  earlier versions did.
 
 ## Counting time once
 
@@ -70,7 +79,8 @@ def render() -> str:
         importlib.import_module(module)
     _declare_routes()
     uses = _uses()
-    rows = sorted(CATALOGUE.values(), key=lambda row: (row.process == EXPORTER, row.series))
+    order = (SERVER, EXPORTER, STORE)
+    rows = sorted(CATALOGUE.values(), key=lambda row: (order.index(row.process), row.series))
     parts = [_INTRODUCTION, "## Overview\n", _overview(rows)]
     parts += [_section(row, uses.get(row.series, [])) for row in rows]
     parts += ["## Label values\n", _values(rows), _MORE]

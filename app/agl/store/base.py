@@ -31,6 +31,7 @@ from agl.types import (
     RolloutMode,
     RolloutStatus,
     Span,
+    StoreState,
     StuckItem,
     TaskInput,
     Worker,
@@ -133,6 +134,16 @@ class LightningStore:
     async def statistics(self) -> LightningStoreStatistics:
         """Totals; at least the ``name`` of the store."""
         return LightningStoreStatistics(name=type(self).__name__)
+
+    async def state(self) -> StoreState:
+        """Figures to watch: statuses, ages, what is missing; cheap however much is stored.
+
+        They are those of the whole store, whichever of its processes is asked.
+
+        Raises:
+            NotImplementedError: the store does not keep them.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not keep the figures of its state")
 
     # Rollouts
 

@@ -10,13 +10,26 @@ from agl.errors import InvalidRequestError
 from agl.store._core import Pair
 from agl.store._eviction import SpanBudget
 from agl.store._plan import Plan
+from agl.store._state import StateTally, how_many
 from agl.store._waiting import Bell, Watch
-from agl.store.base import LightningStoreCapabilities, LightningStoreStatistics, is_finished
+from agl.store.base import (
+    LightningStoreCapabilities,
+    LightningStoreStatistics,
+    is_finished,
+    is_queuing,
+)
 from agl.store.collection.base import LightningCollections
 from agl.store.collection.memory import InMemoryLightningCollections
 from agl.store.collection_based import CollectionBasedLightningStore
 from agl.store.watchdog import Deadlines
-from agl.types import Attempt, ResourcesUpdate, Span
+from agl.types import (
+    QUEUING_STATUSES,
+    RUNNING_STATUSES,
+    Attempt,
+    ResourcesUpdate,
+    Span,
+    StoreState,
+)
 from agl.utils.cgroup import memory_limit
 from agl.utils.metrics import MetricsBackend
 
@@ -78,6 +91,12 @@ class InMemoryLightningStore(CollectionBasedLightningStore[InMemoryLightningColl
             tracker=tracker,
             scan_debounce_seconds=scan_debounce_seconds,
         )
+        self._tally = StateTally(self._now)
+        c = self.collections
+        c.rollouts.observe(("status", "mode"), self._tally.rollout)
+        c.attempts.observe(("status",), self._tally.attempt)
+        heard = ("status", "last_heartbeat_time", "last_dequeue_time")
+        c.workers.observe(heard, self._tally.worker)
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
@@ -97,8 +116,35 @@ class InMemoryLightningStore(CollectionBasedLightningStore[InMemoryLightningColl
         )
         return totals
 
+    async def state(self) -> StoreState:
+        now = self._now()
+        c, budget = self.collections, self._budget
+        figures = self._tally.figures(now)
+        return StoreState(
+            name=type(self).__name__,
+            queue_depth=how_many(figures["rollouts"], QUEUING_STATUSES),
+            oldest_queued_age_seconds=await self._longest_wait(now),
+            running_attempts=how_many(figures["rollouts"], RUNNING_STATUSES),
+            spans_stored=await c.spans.size(),
+            spans_evicted=budget.evicted_spans,
+            span_bytes=budget.total,
+            eviction_threshold_bytes=budget.threshold,
+            safe_threshold_bytes=budget.safe,
+            memory_capacity_bytes=self._memory_capacity,
+            **figures,
+        )
+
+    async def _longest_wait(self, now: float) -> float:
+        c = self.collections
+        for rollout_id in await c.rollout_queue.peek():
+            rollout = await c.rollouts.find(rollout_id)
+            if rollout is not None and is_queuing(rollout):
+                return max(now - self._tally.entered_queue(rollout), 0.0)
+        return 0.0
+
     def _settled(self, plan: Plan) -> None:
         super()._settled(plan)
+        self._tally.under_way(plan.touched)
         for rollout, attempt in plan.touched:
             if attempt is not None:
                 self._deadlines.watch(rollout, attempt)
@@ -156,6 +202,7 @@ class InMemoryLightningStore(CollectionBasedLightningStore[InMemoryLightningColl
     ) -> None:
         if not spans:
             return
+        self._tally.spans(spans, attempts)
         finished = {rollout.rollout_id: is_finished(rollout) for rollout, _ in attempts}
         estimate = self._estimate or c.spans.bytes_of
         for span in spans:

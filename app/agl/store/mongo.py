@@ -18,6 +18,7 @@ from agl.errors import DuplicatedPrimaryKeyError, StoreError
 from agl.store import rules
 from agl.store._core import LIFECYCLE, Pair
 from agl.store._plan import ATTEMPT_DIGITS, Plan, attempt_id_of
+from agl.store._state import how_many, oldest_running
 from agl.store._waiting import Bell, BellWatch, Watch
 from agl.store.base import LightningStoreCapabilities, LightningStoreStatistics
 from agl.store.collection.base import AtomicLabels, LightningCollections
@@ -25,18 +26,21 @@ from agl.store.collection.mongo.collections import MongoLightningCollections, Se
 from agl.store.collection.mongo.heartbeats import HEARTBEAT_SECONDS
 from agl.store.collection.mongo.lane import ConflictError, Lane, conflict_pause
 from agl.store.collection.mongo.pool import DEFAULT_MONGO_URI, MongoClientPool
-from agl.store.collection.mongo.roots import Root
-from agl.store.collection.mongo.totals import Reconciler
+from agl.store.collection.mongo.roots import NOT_UNDER_WAY, Pace, Root
+from agl.store.collection.mongo.state import read_state
+from agl.store.collection.mongo.totals import Reconciler, rollouts_in
 from agl.store.collection.mongo.watch import FinishWatcher
 from agl.store.collection_based import CollectionBasedLightningStore
 from agl.store.operations import operation
 from agl.types import (
+    QUEUING_STATUSES,
     RUNNING_STATUSES,
     Attempt,
     AttemptUpdate,
     ResourcesUpdate,
     Rollout,
     Span,
+    StoreState,
 )
 from agl.utils.id import generate_id
 from agl.utils.metrics import MetricsBackend
@@ -146,7 +150,7 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
         totals = await lane.reading(lambda: lane.totals.read(lane.database))
         return LightningStoreStatistics(
             name=type(self).__name__,
-            total_rollouts=sum(n for name, n in totals.items() if name.startswith("rollouts:")),
+            total_rollouts=rollouts_in(totals),
             total_attempts=totals.get("attempts", 0),
             total_spans=totals.get("spans", 0),
             total_resources=totals.get("resources", 0),
@@ -154,11 +158,38 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
             uptime=super()._now() - self._launch_time,
         )
 
+    async def state(self) -> StoreState:
+        lane = await self.collections.lane()
+        now = self._now()
+        found = await lane.reading(lambda: read_state(lane.totals, lane.database, now))
+        age, share = oldest_running(found.running_since, now)
+        return StoreState(
+            name=type(self).__name__,
+            rollouts=found.rollouts,
+            queue_depth=how_many(found.rollouts, QUEUING_STATUSES),
+            oldest_queued_age_seconds=max(now - found.queued_at, 0.0) if found.queued_at else 0.0,
+            running_attempts=how_many(found.rollouts, RUNNING_STATUSES),
+            oldest_running_age_seconds=age,
+            oldest_running_timeout_ratio=share,
+            attempts=found.attempts,
+            retries=found.retries,
+            workers=found.workers,
+            silent_workers=found.silent_workers,
+            worker_oldest_heartbeat_age_seconds={
+                status: 0.0 if heard is None else max(now - heard, 0.0)
+                for status, heard in found.workers_heard.items()
+            },
+            spans_stored=found.spans,
+            spans_evicted=0,
+            finished_without_spans=found.without_spans,
+            finished_without_reward=found.without_reward,
+        )
+
     # Decisions
 
     async def _carry_out(self, collections: LightningCollections, plan: Plan) -> None:
         section = _section(collections)
-        _note_deadlines(section, plan)
+        _note_paces(section, plan)
         try:
             await section.write(plan.writes)
         except DuplicatedPrimaryKeyError:
@@ -192,7 +223,7 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
         self, c: LightningCollections, spans: Sequence[Span], plan: Plan
     ) -> Sequence[Span]:
         section = _section(c)
-        _note_deadlines(section, plan)
+        _note_paces(section, plan)
         stored = await section.write_with_spans(plan.writes, spans)
         self._settled(plan)
         return stored
@@ -424,15 +455,15 @@ def _views(c: LightningCollections) -> Section | MongoLightningCollections:
     return c
 
 
-def _note_deadlines(section: Section, plan: Plan) -> None:
+def _note_paces(section: Section, plan: Plan) -> None:
     for rollout, attempt in plan.touched:
-        section.plan_deadline(rollout.rollout_id, _deadline(rollout, attempt))
+        section.plan_pace(rollout.rollout_id, _pace(rollout, attempt))
 
 
-def _deadline(rollout: Rollout, attempt: Attempt | None) -> float | None:
+def _pace(rollout: Rollout, attempt: Attempt | None) -> Pace:
     if attempt is None or rollout.status not in RUNNING_STATUSES:
-        return None
-    return rules.deadline(rollout, attempt)
+        return NOT_UNDER_WAY
+    return Pace(rules.deadline(rollout, attempt), attempt.start_time)
 
 
 class _MongoWatch:

@@ -30,6 +30,7 @@ from agl.types import (
     RolloutMode,
     RolloutStatus,
     Span,
+    StoreState,
     StuckItem,
     TaskInput,
     Worker,
@@ -71,6 +72,10 @@ class LightningStoreThreaded(LightningStore):
     async def statistics(self) -> LightningStoreStatistics:
         async with self._lock:
             return await self.store.statistics()
+
+    async def state(self) -> StoreState:
+        async with self._lock:
+            return await self.store.state()
 
     async def start_rollout(
         self,

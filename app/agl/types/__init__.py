@@ -43,6 +43,7 @@ from agl.types.span import (
     convert_timestamp,
     extract_extra_fields,
 )
+from agl.types.state import StoreState
 from agl.types.stuck import StuckItem, StuckKind
 from agl.types.worker import Worker, WorkerStatus
 
@@ -82,6 +83,7 @@ __all__ = [
     "SpanLike",
     "SpanRecordingContext",
     "StatusCode",
+    "StoreState",
     "StuckItem",
     "StuckKind",
     "TaskInput",

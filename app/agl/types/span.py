@@ -40,6 +40,9 @@ TraceState = dict[str, str]
 StatusCode = Literal["UNSET", "OK", "ERROR"]
 
 VIRTUAL_SPAN_NAME = "agentlightning.virtual"
+REWARD_ATTRIBUTE = "agentlightning.reward.0.value"
+REWARD_SPAN_NAME = "agentlightning.reward"
+"""What versions before 0.3 called the spans of rewards."""
 
 
 def convert_timestamp(timestamp: float | None) -> float | None:
@@ -286,6 +289,11 @@ class Span(_OpenModel):
             end_time=core.end_time,
             status=core.status,
         )
+
+
+def has_reward(span: Span) -> bool:
+    """Whether a span holds a reward, as ``emit_reward`` of agent-lightning makes it."""
+    return REWARD_ATTRIBUTE in span.attributes or span.name == REWARD_SPAN_NAME
 
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import CollectorRegistry
 
+from agl.utils.exporter_state import StateGauges
 from agl.utils.folder_reader import FolderReader, Report, Totals
 from agl.utils.folder_table import Family
 from agl.utils.folder_text import Encoder, Given, Template, compressed
@@ -80,9 +81,11 @@ class Exporter:
 
     Args:
         folder: The folder that the server processes write into.
+        state: What the store tells about itself; ``None`` when nobody asks it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, state: StateGauges | None = None) -> None:
+        self._state = state
         self._reader = FolderReader(folder)
         self._templates: dict[str, Template] = {}
         self._spent: dict[str, tuple[int, float]] = dict.fromkeys(sorted(PHASES.values), (0, 0.0))
@@ -145,7 +148,8 @@ class Exporter:
                 for metric in self._about_itself(totals.table.families)
                 if metric.name not in taken
             ]
-            return (template.text(totals) + encoder(Given(ours)).decode()).encode()
+            state = "" if self._state is None else self._state.text(encoder, content_type)
+            return (template.text(totals) + state + encoder(Given(ours)).decode()).encode()
 
     @contextlib.contextmanager
     def spending(self, phase: str) -> Generator[None]:

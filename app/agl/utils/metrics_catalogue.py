@@ -18,6 +18,8 @@ OTHER = "other"
 OTHERS = "agl.metrics.other_labels.total"
 MetricType = Literal["counter", "gauge", "histogram", "summary"]
 SERVER, EXPORTER = "server process", "exporter"
+STORE = "exporter, for the whole store"
+"""Read from the store: several exporters serve the same values, which must never be summed."""
 
 
 class Domain:
@@ -81,6 +83,15 @@ COLLECTIONS = Domain("collection, or what an atomic section locks")
 DATABASES = Domain("database of the MongoDB backend")
 FINISHED = Domain("how a rollout ended", ("succeeded", "failed", "cancelled"))
 MODES = Domain("mode of a rollout; `unknown` when it has none", ("train", "val", "test", UNKNOWN))
+ROLLOUT_STATUSES = Domain(
+    "status of a rollout",
+    ("queuing", "requeuing", "preparing", "running", "succeeded", "failed", "cancelled"),
+)
+ATTEMPT_STATUSES = Domain(
+    "status of an attempt",
+    ("preparing", "running", "succeeded", "failed", "unresponsive", "timeout"),
+)
+WORKER_STATUSES = Domain("status of a worker", ("idle", "busy", "unknown"))
 LATE_EVENTS = Domain("what came after the end of its rollout", ("span", "attempt"))
 REFUSALS = Domain("why no token let it in", ("missing", "wrong", "throttled"))
 METRICS = Domain("metric of this table, dots as underscores")
@@ -190,6 +201,7 @@ _OPERATIONS = "store/operations.py"
 _INSTRUMENTED = "store/collection/instrumented.py"
 _FIGURES = "utils/process_metrics.py"
 _EXPORTER = "utils/exporter.py"
+_STATE = "utils/exporter_state.py"
 
 
 def _timed(
@@ -217,6 +229,12 @@ def _of_exporter(
     labels: tuple[tuple[str, Domain], ...] = (),
 ) -> Row:
     return Row(f"agl_exporter_{name}", typ, labels, help_text, _EXPORTER, unit, process=EXPORTER)
+
+
+def _of_state(name: str, help_text: str, unit: str = "", **labels: Domain) -> Row:
+    return Row(
+        f"agl_state_{name}", "gauge", tuple(labels.items()), help_text, _STATE, unit, process=STORE
+    )
 
 
 _ROWS = (
@@ -424,6 +442,61 @@ _ROWS = (
         "newest_write_age_seconds", "gauge", "Time since a number was seen to change.", "seconds"
     ),
     _of_exporter("series", "gauge", "Samples exposed.", "", (("metric", METRICS),)),
+    _of_state("up", "1 if the last call of the store succeeded."),
+    _of_state(
+        "age_seconds",
+        "Time since the store told these values, or since the start; they vanish after 60 s.",
+        "seconds",
+    ),
+    _of_state("rollouts", "Rollouts.", status=ROLLOUT_STATUSES, mode=MODES),
+    _of_state("queue_depth", "Rollouts that wait for a worker."),
+    _of_state(
+        "oldest_queued_age_seconds",
+        "Time since the rollout that waits longest entered the queue; 0 when none waits.",
+        "seconds",
+    ),
+    _of_state("running_attempts", "Rollouts under way (preparing or running)."),
+    _of_state(
+        "oldest_running_age_seconds",
+        "Time since the oldest attempt under way began; 0 when there is none.",
+        "seconds",
+    ),
+    _of_state(
+        "oldest_running_timeout_ratio",
+        "Largest share of its timeout that an attempt under way has used, above 1 when overdue.",
+        "ratio",
+    ),
+    _of_state("attempts", "Attempts by their present status.", status=ATTEMPT_STATUSES),
+    _of_state("retries", "Attempts that were not the first of their rollout, since the start."),
+    _of_state("workers", "Workers, those that have gone included.", status=WORKER_STATUSES),
+    _of_state(
+        "silent_workers",
+        "Workers that neither sent a heartbeat nor asked for work for 60 s, but did within a day.",
+    ),
+    _of_state(
+        "worker_oldest_heartbeat_age_seconds",
+        "Longest time since a worker sent a heartbeat or asked for work; a day at most.",
+        "seconds",
+        status=WORKER_STATUSES,
+    ),
+    _of_state("spans_stored", "Spans that the store holds."),
+    _of_state("spans_evicted", "Spans given up to free memory, since the start."),
+    _of_state(
+        "finished_without_spans", "Rollouts that succeeded or failed without a span.", mode=MODES
+    ),
+    _of_state(
+        "finished_without_reward", "Rollouts that succeeded or failed without a reward.", mode=MODES
+    ),
+    _of_state("span_bytes", "Memory that spans take (memory backend only).", "bytes"),
+    _of_state(
+        "eviction_threshold_bytes", "Above this, spans are given up (memory backend only).", "bytes"
+    ),
+    _of_state(
+        "safe_threshold_bytes", "At this, giving up spans ends (memory backend only).", "bytes"
+    ),
+    _of_state(
+        "memory_capacity_bytes", "Memory that the store may take (memory backend only).", "bytes"
+    ),
 )
 
 CATALOGUE: dict[str, Row] = {row.name: row for row in _ROWS}

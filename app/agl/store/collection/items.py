@@ -27,6 +27,16 @@ Group = int | dict[tuple[str, ...], int]
 """The only ordinal under a first key field, or several by the other fields of the key."""
 
 
+class Observer(NamedTuple, Generic[T]):
+    """Who is told of changes."""
+
+    fields: frozenset[str]
+    """Changes of these."""
+
+    changed: Callable[[T | None, T | None], None]
+    """Gets the item as it was, if it was stored, and as it is, if it still is."""
+
+
 class Selection(NamedTuple):
     """Items that match, in insertion order, and their number where it is known beforehand."""
 
@@ -67,6 +77,7 @@ class Items(Generic[T]):
         self._indexes: dict[str, dict[Any, OrderedIntegers]] = {field: {} for field in indexes}
         self._next_ordinal = 0
         self._scans: list[Scan[T]] = []
+        self.observer: Observer[T] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_scans": []}  # those who look through this one do not in a copy
@@ -149,6 +160,9 @@ class Items(Generic[T]):
         share_field_names(item)
         self._items[ordinal] = item
         self._reindex(ordinal, stored, item, fields)
+        observer = self.observer
+        if observer is not None and (fields is None or not observer.fields.isdisjoint(fields)):
+            observer.changed(stored, item)
         return item
 
     def remove(self, key: Key) -> None:
@@ -164,6 +178,8 @@ class Items(Generic[T]):
         self._keep_for_scans(ordinal, item)
         for field, buckets in self._indexes.items():
             _leave(buckets, getattr(item, field), ordinal)
+        if self.observer is not None:
+            self.observer.changed(item, None)
 
     def _add(self, key: Key, item: T) -> None:
         share_field_names(item)
@@ -176,6 +192,8 @@ class Items(Generic[T]):
             self._add_to_group(key, ordinal)
         for field, buckets in self._indexes.items():
             _enter(buckets, getattr(item, field), ordinal)
+        if self.observer is not None:
+            self.observer.changed(None, item)
 
     def _add_to_group(self, key: Any, ordinal: int) -> None:
         group = self._ordinals.setdefault(key[0], ordinal)

@@ -23,7 +23,7 @@ from agl.store.collection.instrumented import (
     CollectionsRecorder,
     Note,
 )
-from agl.store.collection.items import Items
+from agl.store.collection.items import Items, Observer
 from agl.store.collection.memory_queue import DequeBasedQueue, DictBasedKeyValue
 from agl.store.collection.memory_spans import SpanCollection
 from agl.store.collection.query import (
@@ -109,6 +109,14 @@ class ListBasedCollection(Guarded, Collection[T]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}[{self._items.item_type.__name__}] ({len(self._items)})>"
+
+    def observe(self, fields: Sequence[str], changed: Callable[[T | None, T | None], None]) -> None:
+        """Have ``changed(before, after)`` told of new and removed items and changes of ``fields``.
+
+        It is called while the collection is locked.
+        """
+        with self._mutex:
+            self._items.observer = Observer(frozenset(fields), changed)
 
     def primary_keys(self) -> Sequence[str]:
         return self._items.primary_keys

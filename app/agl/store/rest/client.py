@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from agl.store.base import LightningStoreCapabilities
@@ -26,6 +27,8 @@ class LightningStoreClient(RolloutCalls, AttemptCalls, SpanCalls, RecordCalls):
         request_timeout: Seconds for a whole request.
         connection_timeout: Seconds for connecting.
         instance_id: The only instance to talk to, as its health names it; see :meth:`pin`.
+        certificate: PEM file with the server's own certificate, which is then trusted under
+            whatever name the server is reached, and no other; the system's trust by default.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class LightningStoreClient(RolloutCalls, AttemptCalls, SpanCalls, RecordCalls):
         request_timeout: float = 30.0,
         connection_timeout: float = 5.0,
         instance_id: str | None = None,
+        certificate: Path | None = None,
     ) -> None:
         self._transport = Transport(
             server_address,
@@ -44,6 +48,7 @@ class LightningStoreClient(RolloutCalls, AttemptCalls, SpanCalls, RecordCalls):
             health_retry_delays=health_retry_delays,
             request_timeout=request_timeout,
             connection_timeout=connection_timeout,
+            certificate=certificate,
         )
         self._transport.pinned = instance_id
         self._forget()

@@ -109,6 +109,43 @@ _STATISTICS = {
     "uptime": 61.41,
     "total_span_bytes": 61994,
 }
+_STATE = {
+    "name": "InMemoryLightningStore",
+    "rollouts": {
+        "queuing": {"train": 2, "val": 0, "test": 0, "unknown": 0},
+        "preparing": {"train": 0, "val": 0, "test": 0, "unknown": 0},
+        "running": {"train": 1, "val": 0, "test": 0, "unknown": 0},
+        "failed": {"train": 1, "val": 0, "test": 0, "unknown": 0},
+        "succeeded": {"train": 1, "val": 1, "test": 0, "unknown": 0},
+        "cancelled": {"train": 0, "val": 0, "test": 0, "unknown": 0},
+        "requeuing": {"train": 0, "val": 0, "test": 0, "unknown": 0},
+    },
+    "queue_depth": 2,
+    "oldest_queued_age_seconds": 12.5,
+    "running_attempts": 1,
+    "oldest_running_age_seconds": 45.0,
+    "oldest_running_timeout_ratio": 0.75,
+    "attempts": {
+        "preparing": 0,
+        "running": 1,
+        "failed": 0,
+        "succeeded": 2,
+        "unresponsive": 0,
+        "timeout": 2,
+    },
+    "retries": 1,
+    "workers": {"idle": 1, "busy": 1, "unknown": 0},
+    "silent_workers": 0,
+    "worker_oldest_heartbeat_age_seconds": {"idle": 4.0, "busy": 9.5, "unknown": 0.0},
+    "spans_stored": 31,
+    "spans_evicted": 0,
+    "finished_without_spans": {"train": 1, "val": 0, "test": 0, "unknown": 0},
+    "finished_without_reward": {"train": 1, "val": 0, "test": 0, "unknown": 0},
+    "span_bytes": 61994,
+    "eviction_threshold_bytes": 6012954214,
+    "safe_threshold_bytes": 4810363371,
+    "memory_capacity_bytes": 8589934592,
+}
 _FAILURE = {
     "status": 404,
     "detail": "Rollout ro-x not found",
@@ -167,6 +204,7 @@ def _examples() -> dict[tuple[str, str], Example]:
     return {
         ("GET", HEALTH_PATH): (None, health),
         ("GET", f"{root}/statistics"): (None, _STATISTICS),
+        ("GET", f"{root}/state"): (None, _STATE),
         ("GET", f"{root}/stuck"): (None, {"items": [_STUCK]}),
         ("POST", f"{root}/queues/rollouts/enqueue"): ({"rollouts": [_WANTED]}, [_ROLLOUT]),
         ("POST", f"{root}/queues/rollouts/dequeue"): (

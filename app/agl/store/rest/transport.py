@@ -7,9 +7,11 @@ import base64
 import contextlib
 import json
 import logging
+import ssl
 import threading
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -47,6 +49,7 @@ class Transport:
         health_retry_delays: Seconds between health probes after a failure; empty for no probe.
         request_timeout: Seconds for a whole request.
         connection_timeout: Seconds for connecting.
+        certificate: PEM file with the server's own certificate; ``None``: the system's trust.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Transport:
         health_retry_delays: Sequence[float],
         request_timeout: float,
         connection_timeout: float,
+        certificate: Path | None = None,
     ) -> None:
         self._given_address = address.rstrip("/")
         self.root, self._authorization = split_credentials(self._given_address)
@@ -64,6 +68,7 @@ class Transport:
         self.health_retry_delays = tuple(health_retry_delays)
         self.request_timeout = request_timeout
         self.connection_timeout = connection_timeout
+        self._certificate = certificate
         self.pinned: str | None = None
         """Id of the only instance to talk to; ``None`` for whichever answers."""
 
@@ -200,7 +205,12 @@ class Transport:
 
     def _new_session(self) -> aiohttp.ClientSession:
         headers = {"Authorization": self._authorization} if self._authorization else None
-        return aiohttp.ClientSession(timeout=self._timeout(0.0), headers=headers)
+        connector = None
+        if self._certificate is not None:
+            connector = aiohttp.TCPConnector(ssl=_trusting(self._certificate))
+        return aiohttp.ClientSession(
+            timeout=self._timeout(0.0), headers=headers, connector=connector
+        )
 
     def _timeout(self, takes: float) -> aiohttp.ClientTimeout:
         return aiohttp.ClientTimeout(
@@ -238,6 +248,14 @@ async def _closed_at_the_end(session: aiohttp.ClientSession) -> AsyncGenerator[N
         await session.close()
 
 
+def _trusting(certificate: Path) -> ssl.SSLContext:
+    """Trust the holder of this certificate, under whatever name it is reached."""
+    context = ssl.create_default_context(cafile=certificate)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
 def split_credentials(address: str) -> tuple[str, str | None]:
     """The address without user and password, and the header that carries them.
 
@@ -256,7 +274,7 @@ def split_credentials(address: str) -> tuple[str, str | None]:
 
 def _may_pass(error: Exception) -> bool:
     if isinstance(error, aiohttp.ClientResponseError):
-        return error.status >= 500 or error.status == 408
+        return (error.status >= 500 and error.status != 501) or error.status == 408
     return isinstance(error, _RETRYABLE)
 
 

@@ -274,14 +274,15 @@ class MongoLightningCollections(LightningCollections):
         Args:
             now: Seconds since the epoch.
             limit: How many at most.
-            adopt: Rather those that 0.3 left under way, if any, whose deadline nobody has noted.
+            adopt: Rather those under way that earlier versions left, if any, of which nobody has
+                noted when their attempt began.
         """
         lane = await self.lane()
         rollouts = lane.database[ROLLOUTS]
         mine = {"partition_id": self.partition_id}
         if adopt:
             running = {"$in": sorted(RUNNING_STATUSES)}
-            match = {**mine, "status": running, "deadline": {"$exists": False}}
+            match = {**mine, "status": running, "running_since": {"$exists": False}}
             found = await lane.reading(
                 lambda: rollouts.find(match, {"rollout_id": 1}, limit=limit).to_list()
             )

@@ -69,6 +69,7 @@ INDEXES: Mapping[str, tuple[Index, ...]] = {
         ordered("status", "queued_at"),
         lookup("end_time"),
         lookup("deadline"),
+        lookup("running_since", "config.timeout_seconds"),
     ),
     "attempts": (
         unique("rollout_id", "attempt_id"),

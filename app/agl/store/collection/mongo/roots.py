@@ -8,6 +8,9 @@ matches only the version that was read and writes absolute values, so it can be 
                    shortened, so the place of an attempt is its name
 ``queued_at``      when it entered the queue last: its place there, while its status is waiting
 ``deadline``       when the watchdog has to look at it, or null
+``running_since``  when its latest attempt began, or null unless it is under way
+``lacks_spans``    true until it has had a span; missing where nobody knows
+``lacks_reward``   the same for a span with a reward
 ``version``        token of the last decision; heartbeats do not change it
 ``previous``       tokens before it, by which a decision sent twice is recognised
 ``finish``         written with a status that finishes it, for those who follow the change stream
@@ -37,7 +40,16 @@ from agl.store.collection.mongo.documents import (
 )
 from agl.store.collection.mongo.ids import new_id
 from agl.store.collection.writes import WriteBatch
-from agl.types import ENDED_STATUSES, FINISHED_STATUSES, QUEUING_STATUSES, Attempt, Rollout
+from agl.types import (
+    ENDED_STATUSES,
+    FINISHED_STATUSES,
+    QUEUING_STATUSES,
+    Attempt,
+    Rollout,
+    RolloutMode,
+    RolloutStatus,
+)
+from agl.types.state import JUDGED_STATUSES, mode_name
 from agl.utils.ownership import replace
 
 ROLLOUTS = "rollouts"
@@ -50,7 +62,7 @@ _TOKENS_KEPT = 6
 _SHOWS_LIFE_ONLY = ["running", *sorted(ENDED_STATUSES), "timeout"]
 """What may become of a running attempt, without its heartbeat meaning anything else then."""
 
-_UNSET_DEADLINE = object()
+_UNSET = object()
 
 _clock_mutex = threading.Lock()
 _last_tick = 0.0
@@ -73,10 +85,13 @@ class Root:
         "deadline",
         "document_id",
         "embedded",
+        "lacks_reward",
+        "lacks_spans",
         "light",
         "previous",
         "queued_at",
         "rollout",
+        "running_since",
         "version",
     )
 
@@ -87,7 +102,10 @@ class Root:
         self.version: str | None = document.get("version")
         self.previous: list[str] = document.get("previous", [])
         self.queued_at: float | None = document.get("queued_at")
-        self.deadline: Any = document.get("deadline", _UNSET_DEADLINE)
+        self.deadline: Any = document.get("deadline", _UNSET)
+        self.running_since: Any = document.get("running_since", _UNSET)
+        self.lacks_spans: bool = document.get("lacks_spans", False)
+        self.lacks_reward: bool = document.get("lacks_reward", False)
         self.embedded = "attempts" in document
         self.light = "input" not in document
         self.rollout = _rollout(document)
@@ -141,6 +159,16 @@ def new_token() -> str:
     return os.urandom(9).hex()
 
 
+class Pace(NamedTuple):
+    """What the clock does to a rollout under way."""
+
+    deadline: float | None
+    running_since: float | None
+
+
+NOT_UNDER_WAY = Pace(None, None)
+
+
 class Creation:
     """A rollout that is to be stored, with its attempts."""
 
@@ -150,7 +178,7 @@ class Creation:
         self.document_id = new_id()
         self.attempts: list[Attempt] = []
         self.queued_at: float | None = None
-        self.deadline: float | None = None
+        self.pace = NOT_UNDER_WAY
 
     def write(self) -> Write:
         """The insert.
@@ -164,7 +192,10 @@ class Creation:
             **model_fields(self.rollout),
             "attempts": [model_fields(attempt) for attempt in self.attempts],
             "queued_at": self.queued_at,
-            "deadline": self.deadline,
+            "deadline": self.pace.deadline,
+            "running_since": self.pace.running_since,
+            "lacks_spans": True,
+            "lacks_reward": True,
             "version": new_token(),
             "previous": [],
         }
@@ -172,10 +203,7 @@ class Creation:
         return Write(ROLLOUTS, raw, size=len(raw.raw))
 
     def delta(self) -> dict[str, int]:
-        delta = {_status(self.rollout.status): 1}
-        if self.attempts:
-            delta["attempts"] = len(self.attempts)
-        return delta
+        return _figures(self.rollout.status, self.rollout.mode, self.attempts, True, True)
 
 
 class SignOfLife(NamedTuple):
@@ -198,7 +226,10 @@ class Decision:
         self._attempts = list(root.attempts)
         self._sets: dict[str, Any] = {}
         self._beats: dict[int, float | None] = {}
-        self._status = root.rollout.status
+        self._status: RolloutStatus = root.rollout.status
+        self._mode: RolloutMode | None = root.rollout.mode
+        self._lacks_spans = root.lacks_spans
+        self._lacks_reward = root.lacks_reward
         self._whole_attempts = False
         self.guards_heartbeat = False
         """Refuse to decide if the latest attempt has shown life in the meantime."""
@@ -212,6 +243,8 @@ class Decision:
         self._sets.update(some_fields(rollout, fields))
         if "status" in fields:
             self._status = rollout.status
+        if "mode" in fields:
+            self._mode = rollout.mode
 
     def change_attempt(self, attempt: Attempt, fields: Sequence[str]) -> None:
         place = self.root.place(attempt.attempt_id)
@@ -241,9 +274,18 @@ class Decision:
         if self.root.rollout.status not in QUEUING_STATUSES:
             self._sets["queued_at"] = tick()
 
-    def set_deadline(self, deadline: float | None) -> None:
-        if deadline != self.root.deadline:
-            self._sets["deadline"] = deadline
+    def set_pace(self, pace: Pace) -> None:
+        if pace.deadline != self.root.deadline:
+            self._sets["deadline"] = pace.deadline
+        if pace.running_since != self.root.running_since:
+            self._sets["running_since"] = pace.running_since
+
+    def had_span(self, *, reward: bool) -> None:
+        """Note the first span, and the first with a reward."""
+        if self._lacks_spans:
+            self._lacks_spans = self._sets["lacks_spans"] = False
+        if reward and self._lacks_reward:
+            self._lacks_reward = self._sets["lacks_reward"] = False
 
     def write(self) -> Write:
         """The update.
@@ -258,7 +300,7 @@ class Decision:
         else:
             for place, when in self._beats.items():
                 values[f"attempts.{place}.last_heartbeat_time"] = when
-        if root.deadline is _UNSET_DEADLINE:
+        if root.deadline is _UNSET:
             values.setdefault("deadline", None)
         values["version"] = self.token
         values["previous"] = [v for v in (root.version, *root.previous) if v][:_TOKENS_KEPT]
@@ -313,18 +355,45 @@ class Decision:
 
     def delta(self) -> dict[str, int]:
         """How the totals change."""
-        delta: dict[str, int] = {}
-        before = self.root.rollout.status
-        if self._status != before:
-            delta = {_status(before): -1, _status(self._status): 1}
-        started = len(self._attempts) - len(self.root.attempts)
-        if started:
-            delta["attempts"] = started
-        return delta
+        root = self.root
+        before = _figures(
+            root.rollout.status,
+            root.rollout.mode,
+            root.attempts,
+            root.lacks_spans,
+            root.lacks_reward,
+        )
+        after = _figures(
+            self._status, self._mode, self._attempts, self._lacks_spans, self._lacks_reward
+        )
+        names = dict.fromkeys((*before, *after))
+        changes = {name: after.get(name, 0) - before.get(name, 0) for name in names}
+        return {name: number for name, number in changes.items() if number}
 
 
-def _status(status: str) -> str:
-    return f"rollouts:{status}"
+def _figures(
+    status: RolloutStatus,
+    mode: RolloutMode | None,
+    attempts: Sequence[Attempt],
+    lacks_spans: bool,
+    lacks_reward: bool,
+) -> dict[str, int]:
+    """What one document adds to the totals; the names are those of ``totals.py``."""
+    name = mode_name(mode)
+    figures = {f"rollouts:{status}:{name}": 1}
+    if attempts:
+        figures["attempts"] = len(attempts)
+        for attempt in attempts:
+            key = f"attempts:{attempt.status}"
+            figures[key] = figures.get(key, 0) + 1
+            if attempt.sequence_id > 1:
+                figures["retries"] = figures.get("retries", 0) + 1
+    if status in JUDGED_STATUSES:
+        if lacks_spans:
+            figures[f"without_spans:{name}"] = 1
+        if lacks_reward:
+            figures[f"without_reward:{name}"] = 1
+    return figures
 
 
 class Decisions:
@@ -335,18 +404,24 @@ class Decisions:
         partition_id: str,
         batch: WriteBatch,
         roots: Mapping[str, Root],
-        deadlines: Mapping[str, float | None],
+        paces: Mapping[str, Pace],
     ) -> None:
         self._partition_id = partition_id
         self._roots = roots
         self.creations: dict[str, Creation] = {}
         self.decisions: dict[str, Decision] = {}
         self._fill(batch)
-        for rollout_id, deadline in deadlines.items():
+        for rollout_id, pace in paces.items():
             if rollout_id in self.creations:
-                self.creations[rollout_id].deadline = deadline
+                self.creations[rollout_id].pace = pace
             elif rollout_id in roots:
-                self._decision(rollout_id).set_deadline(deadline)
+                self._decision(rollout_id).set_pace(pace)
+
+    def had_span(self, rollout_id: str, *, reward: bool) -> None:
+        """Note a span that is stored with these writes, if it is the first of its kind."""
+        root = self._roots[rollout_id]
+        if root.lacks_spans or (reward and root.lacks_reward):
+            self._decision(rollout_id).had_span(reward=reward)
 
     def _fill(self, batch: WriteBatch) -> None:
         for rollout in batch.new_rollouts:

@@ -22,10 +22,11 @@ from agl.store.collection.mongo.heartbeats import Beat, may_wait
 from agl.store.collection.mongo.ids import new_id
 from agl.store.collection.mongo.lane import ConflictError, Lane
 from agl.store.collection.mongo.query import INT64
-from agl.store.collection.mongo.roots import ROLLOUTS, Creation, Decision, Decisions, Root
+from agl.store.collection.mongo.roots import ROLLOUTS, Creation, Decision, Decisions, Pace, Root
 from agl.store.collection.mongo.views import AttemptView, QueueView, RootView
 from agl.store.collection.writes import Fields, WriteBatch
 from agl.types import ResourcesUpdate, Span, Worker
+from agl.types.span import has_reward
 
 if TYPE_CHECKING:
     from agl.store.collection.mongo.collections import Section
@@ -92,7 +93,7 @@ class SectionWrites:
         self._queue = QueueView(section)
         self._numbers = SectionNumbers(section)
         self._call = call
-        self._deadlines: dict[str, float | None] = {}
+        self._paces: dict[str, Pace] = {}
         self._pending: list[Write] = []
         self._guards: list[Write] = []
         self._guards_heartbeat = False
@@ -111,9 +112,9 @@ class SectionWrites:
 
     # What belongs to the next write
 
-    def plan_deadline(self, rollout_id: str, deadline: float | None) -> None:
-        """When the watchdog has to look at a rollout, as of the next write."""
-        self._deadlines[rollout_id] = deadline
+    def plan_pace(self, rollout_id: str, pace: Pace) -> None:
+        """When a rollout's attempt began and the watchdog has to look, as of the next write."""
+        self._paces[rollout_id] = pace
 
     def guard_heartbeats(self) -> None:
         """Refuse what was decided on an attempt that has shown life in the meantime."""
@@ -147,7 +148,9 @@ class SectionWrites:
         """
         started = perf_counter()
         lane = await self.lane()
-        decisions = Decisions(lane.partition_id, batch, self.known_roots(), self._deadlines)
+        decisions = Decisions(lane.partition_id, batch, self.known_roots(), self._paces)
+        for span in spans:
+            decisions.had_span(span.rollout_id, reward=has_reward(span))
         if len(decisions.creations) > 1:
             await self._create_together(lane, decisions)
             return []

@@ -6,7 +6,10 @@ number, so it can be sent twice. What a transaction adds is added within it, in 
 the slot. A *base* document holds what was there before and what :meth:`Totals.reconcile` found.
 The sum of all is exact whenever nothing is under way.
 
-Names: ``rollouts:STATUS``, ``attempts``, ``spans``. Workers and resources are few and counted.
+Names: ``rollouts:STATUS:MODE``, ``attempts`` and those of them by status ``attempts:STATUS`` and
+not the first of their rollout ``retries``, ``spans``, and of the rollouts that succeeded or failed
+those that lack something ``without_spans:MODE`` and ``without_reward:MODE``. Workers and resources
+are few and counted.
 """
 
 from __future__ import annotations
@@ -14,19 +17,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pymongo.asynchronous.database import AsyncDatabase
 
 from agl.store.collection.mongo.combine import Write
 from agl.store.collection.mongo.pool import Document
+from agl.types.state import JUDGED_STATUSES
 from agl.utils.id import generate_id
 
 logger = logging.getLogger(__name__)
 
 COUNTERS = "counters"
 COUNTED_DIRECTLY = ("workers", "resources")
+LACKS = ("spans", "reward")
 FLUSH_SECONDS = 0.05
 """How long a correction waits for other writes to ride with."""
 
@@ -34,8 +39,21 @@ SLOT_SECONDS = 6 * 3600.0
 """A slot is given up when it has not been written for so long; others may then fold it."""
 
 FOLD_SECONDS = 2 * SLOT_SECONDS
+NAMES = 2
+"""Which names a base counts by; one of an earlier version is counted anew."""
+
 LOOK_SECONDS = 1.0
 """Between the two looks of a reconciliation."""
+
+
+def rollouts_in(totals: Mapping[str, int], statuses: Collection[str] = ()) -> int:
+    """Rollouts of some statuses, or of all."""
+    found = ((name.split(":"), number) for name, number in totals.items())
+    return sum(
+        number
+        for parts, number in found
+        if parts[0] == "rollouts" and (not statuses or parts[1] in statuses)
+    )
 
 
 class Totals:
@@ -106,6 +124,10 @@ class Totals:
         self._flush = None
         if self._dirty:
             self.flush_now()
+
+    @property
+    def partition_id(self) -> str:
+        return self._partition_id
 
     def _add(self, delta: Mapping[str, int], sign: int) -> None:
         for name, number in delta.items():
@@ -197,16 +219,24 @@ class Reconciler:
     async def prepare(self) -> None:
         """Count once what was there before there were counters."""
         counters = self._database[COUNTERS]
-        if await counters.find_one({"_id": self._base}, {"_id": 1}) is not None:
+        base = await counters.find_one({"_id": self._base}, {"names": 1})
+        if base is not None and base.get("names") == NAMES:
             return
-        look = await self._look()
-        base = {
+        difference = _difference(await self._look())
+        if base is not None:
+            changes = {f"numbers.{name}": number for name, number in difference.items()}
+            match = {"_id": self._base, "names": {"$ne": NAMES}}
+            update = {"$inc": {**changes, "serial": 1}, "$set": {"names": NAMES}}
+            await counters.update_one(match, update)
+            return
+        first = {
             "partition_id": self._partition_id,
-            "numbers": _difference(look),
+            "numbers": difference,
+            "names": NAMES,
             "serial": 0,
             "seen": time.time(),
         }
-        await counters.update_one({"_id": self._base}, {"$setOnInsert": base}, upsert=True)
+        await counters.update_one({"_id": self._base}, {"$setOnInsert": first}, upsert=True)
 
     async def reconcile(self) -> dict[str, int]:
         """Correct a difference that stays the same over two looks while nobody writes.
@@ -270,34 +300,70 @@ class Reconciler:
         return _Look(truth, counted, sorted((d["_id"], d["serial"]) for d in counters))
 
     async def _count(self) -> dict[str, int]:
-        mine = {"$match": {"partition_id": self._partition_id}}
-        size: Mapping[str, Any] = {"$size": {"$ifNull": ["$attempts", []]}}
-        group: Mapping[str, Any] = {"_id": "$status", "n": {"$sum": 1}, "attempts": {"$sum": size}}
-        cursor = await self._database["rollouts"].aggregate([mine, {"$group": group}])
-        rows = await cursor.to_list()
-        truth = {f"rollouts:{row['_id']}": row["n"] for row in rows}
-        truth["attempts"] = sum(row["attempts"] for row in rows) + await self._legacy_attempts()
-        truth["spans"] = await self._database["spans"].count_documents(mine["$match"])
+        truth: dict[str, int] = {}
+        for row in await self._rollout_rows():
+            _add_to(truth, _rollout_names(row["_id"]), row["n"])
+        for row in [*await self._embedded_attempts(), *await self._legacy_attempts()]:
+            _add_to(truth, _attempt_names(row["_id"]), row["n"])
+        mine = {"partition_id": self._partition_id}
+        truth["spans"] = await self._database["spans"].count_documents(mine)
         return truth
 
-    async def _legacy_attempts(self) -> int:
+    async def _rollout_rows(self) -> list[Document]:
+        fields = ("status", "mode", "lacks_spans", "lacks_reward")
+        return await self._grouped("rollouts", {}, {name: f"${name}" for name in fields})
+
+    async def _embedded_attempts(self) -> list[Document]:
+        key = {"status": "$attempts.status", "number": "$attempts.sequence_id"}
+        return await self._grouped("rollouts", {}, key, {"$unwind": "$attempts"})
+
+    async def _grouped(
+        self,
+        collection: str,
+        match: Mapping[str, Any],
+        key: Mapping[str, Any],
+        *before: Mapping[str, Any],
+    ) -> list[Document]:
+        mine = {"$match": {"partition_id": self._partition_id, **match}}
+        group: Mapping[str, Any] = {"$group": {"_id": key, "n": {"$sum": 1}}}
+        return await (await self._database[collection].aggregate([mine, *before, group])).to_list()
+
+    async def _legacy_attempts(self) -> list[Document]:
         """Attempts that 0.3 wrote and that are not yet embedded in their rollouts."""
         mine = {"partition_id": self._partition_id}
         if await self._database["attempts"].find_one(mine, {"_id": 1}) is None:
-            return 0
-        total = 0
+            return []
+        rows: list[Document] = []
         ids: list[str] = []
         apart = {**mine, "attempts": {"$exists": False}}
         async for one in self._database["rollouts"].find(apart, {"rollout_id": 1}):
             ids.append(one["rollout_id"])
             if len(ids) == 1000:
-                total += await self._attempts_of(ids)
+                rows += await self._attempts_of(ids)
                 ids = []
-        return total + (await self._attempts_of(ids) if ids else 0)
+        return rows + (await self._attempts_of(ids) if ids else [])
 
-    async def _attempts_of(self, rollout_ids: list[str]) -> int:
-        match = {"partition_id": self._partition_id, "rollout_id": {"$in": rollout_ids}}
-        return await self._database["attempts"].count_documents(match)
+    async def _attempts_of(self, rollout_ids: list[str]) -> list[Document]:
+        key = {"status": "$status", "number": "$sequence_id"}
+        return await self._grouped("attempts", {"rollout_id": {"$in": rollout_ids}}, key)
+
+
+def _add_to(totals: dict[str, int], names: Iterable[str], number: int) -> None:
+    for name in names:
+        totals[name] = totals.get(name, 0) + number
+
+
+def _rollout_names(key: Mapping[str, Any]) -> list[str]:
+    mode = key.get("mode") or "unknown"
+    names = [f"rollouts:{key['status']}:{mode}"]
+    if key["status"] in JUDGED_STATUSES:
+        names += [f"without_{what}:{mode}" for what in LACKS if key.get(f"lacks_{what}")]
+    return names
+
+
+def _attempt_names(key: Mapping[str, Any]) -> list[str]:
+    names = ["attempts", f"attempts:{key['status']}"]
+    return [*names, "retries"] if key["number"] > 1 else names
 
 
 def _difference(look: _Look) -> dict[str, int]:

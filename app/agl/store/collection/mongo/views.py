@@ -11,6 +11,7 @@ from agl.store.collection.base import Collection, Queue
 from agl.store.collection.mongo.loader import WAITING
 from agl.store.collection.mongo.paging import Found, Source
 from agl.store.collection.mongo.roots import ROLLOUTS, Root
+from agl.store.collection.mongo.totals import rollouts_in
 from agl.store.collection.query import (
     Query,
     check_window,
@@ -44,11 +45,7 @@ class _RootSource(Source[Rollout]):
         if self.lane is None or statuses is None:
             return await super().count(filter)
         totals = await self.lane.totals.read_counters(self.lane.database)
-        return sum(
-            number
-            for name, number in totals.items()
-            if name.startswith("rollouts:") and (not statuses or name[9:] in statuses)
-        )
+        return rollouts_in(totals, statuses)
 
 
 def _statuses_asked(filter: Mapping[str, Any]) -> set[str] | None:
@@ -80,7 +77,7 @@ class RootView(Collection[Rollout]):
     async def size(self) -> int:
         lane = await self._section.lane()
         totals = await lane.reading(lambda: lane.totals.read_counters(lane.database))
-        return sum(n for name, n in totals.items() if name.startswith("rollouts:"))
+        return rollouts_in(totals)
 
     async def find(self, *key: str) -> Rollout | None:
         root = await self._section.root(key[0])
@@ -339,7 +336,7 @@ class QueueView(Queue[str]):
     async def size(self) -> int:
         lane = await self._section.lane()
         totals = await lane.reading(lambda: lane.totals.read_counters(lane.database))
-        return sum(totals.get(f"rollouts:{status}", 0) for status in WAITING)
+        return rollouts_in(totals, WAITING)
 
     async def enqueue(self, items: Sequence[str]) -> Sequence[str]:
         raise NotImplementedError("a rollout enters the queue by its status")

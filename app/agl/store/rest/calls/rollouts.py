@@ -28,6 +28,7 @@ from agl.types import (
     RolloutConfig,
     RolloutMode,
     RolloutStatus,
+    StoreState,
     TaskInput,
 )
 
@@ -47,6 +48,8 @@ _ROLLOUT_PAGE: TypeAdapter[PaginatedResult[Rollout]] = TypeAdapter(
     PaginatedResult[AttemptedRollout | Rollout]
 )
 _STATISTICS = TypeAdapter(dict[str, Any])
+_STATE = TypeAdapter(StoreState)
+_WITHOUT_STATE = (404, 405, 501)
 
 
 class RolloutCalls(ClientCore):
@@ -54,6 +57,22 @@ class RolloutCalls(ClientCore):
 
     async def statistics(self) -> LightningStoreStatistics:
         return cast("LightningStoreStatistics", await self._get("/statistics", _STATISTICS))
+
+    async def state(self) -> StoreState:
+        """As promised by the base.
+
+        Raises:
+            NotImplementedError: the server, or the store behind it, does not keep the figures.
+        """
+        try:
+            return await self._get("/state", _STATE)
+        except aiohttp.ClientResponseError as error:
+            if error.status not in _WITHOUT_STATE:
+                raise
+            raise NotImplementedError(
+                f"The server at {self._transport.root} does not tell its state: it answered "
+                f"{error.status} to GET /v1/agl/state; agl-stack's stores do, 0.3's do not"
+            ) from error
 
     async def start_rollout(
         self,

@@ -10,10 +10,12 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from agl import __version__
 from agl.store.base import LightningStore
+from agl.store.rest.errors import HttpError
 from agl.store.rest.manual import render
 from agl.store.rest.route import WireRoute
 from agl.store.rest.service import Service
 from agl.store.rest.wire import API_V1_AGL_PREFIX, API_V1_PREFIX, FEATURES, HEALTH_PATH, Health
+from agl.types import StoreState
 from agl.utils.metrics import get_prometheus_registry
 
 
@@ -28,6 +30,7 @@ class AdminRoutes:
         return [
             WireRoute("GET", HEALTH_PATH, self.health),
             WireRoute("GET", f"{API_V1_AGL_PREFIX}/statistics", self.statistics),
+            WireRoute("GET", f"{API_V1_AGL_PREFIX}/state", self.state, errors=(501,)),
             WireRoute(
                 "GET",
                 f"{API_V1_AGL_PREFIX}/openapi.json",
@@ -63,6 +66,16 @@ class AdminRoutes:
     async def statistics(self) -> dict[str, Any]:
         """Totals of the store."""
         return dict(await self._store.statistics())
+
+    async def state(self) -> StoreState:
+        """Figures to watch of the whole store: statuses, ages, what is missing.
+
+        Cheap enough to be asked every few seconds, however much is stored.
+        """
+        try:
+            return await self._store.state()
+        except NotImplementedError as error:
+            raise HttpError(501, str(error)) from None
 
 
 def prometheus_routes() -> list[WireRoute]:
