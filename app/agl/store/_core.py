@@ -104,6 +104,7 @@ class StoreCore(LightningStore, Generic[CollectionsT]):
         """Called inside the section, right after a plan was written; backends add to it."""
         recorder = self.recorder
         if recorder is not None:
+            recorder.claimed(plan.claimed)
             recorder.finished(plan.finished)
             for event in plan.late:
                 recorder.late(event)
