@@ -48,7 +48,7 @@ def test_a_histograms_events_are_bad_above_the_limit(tmp_path: Path) -> None:
     )
     assert found["slo:budget_events:rate5m"] == f"label_replace({count} * 0.1, {slo}"
     assert found["slo:error_budget:burn_rate3d"] == (
-        "slo:bad_events:rate3d / (slo:budget_events:rate3d > 0)"
+        "slo:bad_events:increase3d / (slo:budget_events:increase3d > 0)"
     )
 
 
