@@ -181,7 +181,7 @@ def check_command(command: str) -> None:
         words.pop(0)
     if words[0].startswith("./"):
         assert (ROOT / words[0]).is_file(), words[0]
-    if words[0] in ("agl", "agl-stack"):
+    if words[0].removeprefix(".venv/bin/") in ("agl", "agl-stack"):
         assert words[1] in COMMANDS, command
     for word in words:
         if word.endswith(".yml") and "compose" in word:
