@@ -107,9 +107,7 @@ def xid_classes(path: Path) -> list[dict[str, Any]]:
     seen: dict[int, str] = {}
     for entry in classes:
         if entry["urgency"] not in URGENCIES:
-            raise fault(
-                path, f"urgency {entry['urgency']!r}", f"use one of {', '.join(URGENCIES)}"
-            )
+            raise fault(path, f"urgency {entry['urgency']!r}", f"use one of {', '.join(URGENCIES)}")
         for xid in entry["xids"]:
             if not isinstance(xid, int):
                 raise fault(path, f"{xid!r} is no XID", "XIDs are whole numbers")
