@@ -26,10 +26,12 @@ from mongo import (  # noqa: F401 - fixtures
 )
 from mongo_proxy import mongo_proxy
 from mongo_support import Commands, make_span
+from prometheus_client import CollectorRegistry
 
 from agl.errors import RolloutNotFoundError, TooLargeError
 from agl.store.mongo import MongoLightningStore
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
+from agl.utils.metrics import PrometheusMetricsBackend
 
 WORKER = Path(__file__).parents[1] / "support" / "mongo_worker.py"
 PATIENCE_SECONDS = 60.0
@@ -635,3 +637,29 @@ async def test_the_watchdog_adopts_what_0_3_left_under_way(opened: Opened) -> No
     found = await store.get_rollout_by_id("ro-000000000001")
     assert isinstance(found, AttemptedRollout)
     assert (found.status, found.attempt.status) == ("failed", "timeout")
+
+
+async def test_claims_of_processes_that_compete_are_counted_once(opened: Opened) -> None:
+    registries = [CollectorRegistry() for _ in range(2)]
+    trackers = [PrometheusMetricsBackend(registry=registry) for registry in registries]
+    stores = [await opened(tracker=tracker) for tracker in trackers]
+    retried = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    requests = [EnqueueRolloutRequest(input=n, mode="train", config=retried) for n in range(20)]
+    await stores[0].enqueue_many_rollouts(requests)
+    claimed: list[AttemptedRollout] = []
+    while len(claimed) < 20:
+        for batch in await asyncio.gather(*(s.dequeue_many_rollouts(limit=4) for s in stores)):
+            claimed += batch
+    await stores[0].update_attempt(claimed[0].rollout_id, "latest", status="failed")
+    assert await stores[1].dequeue_rollout() is not None
+    assert await stores[1].dequeue_rollout() is None
+
+    def total(series: str, **labels: str) -> float:
+        for tracker in trackers:
+            tracker.flush()
+        wanted = {"mode": "train", **labels}
+        return sum(registry.get_sample_value(series, wanted) or 0 for registry in registries)
+
+    assert total("agl_rollouts_claims_total", attempt="first") == 20
+    assert total("agl_rollouts_claims_total", attempt="retry") == 1
+    assert total("agl_rollouts_claim_delay_count") == 20

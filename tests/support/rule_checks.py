@@ -12,6 +12,8 @@ from typing import Any
 import promql_parser
 import yaml
 
+from agl.utils.metrics_catalogue import CATALOGUE
+
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "prometheus" / "alerts"
 RULES = ROOT / "prometheus" / "rules"
@@ -29,6 +31,8 @@ def known_series() -> dict[str, set[str]]:
     for path in sorted((ROOT / "tests" / "support" / "series").glob("*.yml")):
         for name, labels in yaml.safe_load(path.read_text()).items():
             known.setdefault(name, set()).update(labels)
+    for row in CATALOGUE.values():
+        known.setdefault(row.series, set()).update(row.label_names)
     everywhere = known.pop("*")
     return {name: labels | everywhere for name, labels in known.items()}
 
@@ -77,6 +81,22 @@ def grouping_labels(expression: str) -> set[str]:
         r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^()]*)\)", expression
     ):
         found.update(label.strip() for label in labels.split(",") if label.strip())
+    return found
+
+
+def given_labels(expression: str) -> set[str]:
+    """Labels that ``label_replace`` gives to series."""
+    return set(re.findall(r',\s*"(\w+)",\s*"[^"]*",\s*"[^"]*",\s*"[^"]*"\s*\)', expression))
+
+
+def recorded_labels(name: str, recorded: dict[str, str]) -> set[str]:
+    """Labels that a recorded series may have because its expression names or gives them."""
+    expression = recorded[name]
+    found = grouping_labels(expression) | given_labels(expression)
+    for series, labels in selectors(expression):
+        found |= labels
+        if series in recorded:
+            found |= recorded_labels(series, recorded)
     return found
 
 

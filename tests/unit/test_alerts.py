@@ -20,6 +20,7 @@ from rule_checks import (
     links,
     panels_named,
     queries,
+    recorded_labels,
     rule_tests,
     selectors,
     state_series_not_taken_once,
@@ -40,8 +41,9 @@ def check_expression(expression: str) -> None:
     labels_of_all: set[str] = {"le", "quantile", "host", "instance", "job"}
     for name, labels in selectors(expression):
         if name in RECORDED:
-            labels_of_all |= grouping_labels(RECORDED[name])
-            labels_of_all |= {label for _, used in selectors(RECORDED[name]) for label in used}
+            of_series = recorded_labels(name, RECORDED)
+            assert labels <= of_series | {"host", "instance", "job"}, f"{name}: {labels}"
+            labels_of_all |= of_series
             continue
         known = KNOWN.get(name, KNOWN.get(base_name(name)))
         assert known is not None, f"nobody serves {name}"
@@ -179,7 +181,7 @@ def check_command(command: str) -> None:
         words.pop(0)
     if words[0].startswith("./"):
         assert (ROOT / words[0]).is_file(), words[0]
-    if words[0] in ("agl", "agl-stack"):
+    if words[0].removeprefix(".venv/bin/") in ("agl", "agl-stack"):
         assert words[1] in COMMANDS, command
     for word in words:
         if word.endswith(".yml") and "compose" in word:

@@ -195,6 +195,32 @@ async def test_a_rollout_is_counted_once_when_it_finishes(
     assert 0 <= duration < 60
 
 
+async def test_claims_are_counted_and_their_delay_is_timed(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = InMemoryLightningStore(tracker=recorded)
+    began = store._now()
+    retried = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    first = await store.enqueue_rollout("a", mode="train", config=retried)
+    await store.enqueue_rollout("b")
+    monkeypatch.setattr("agl.store.collection_based.time.time", lambda: began + 60)
+    await store.dequeue_many_rollouts(limit=5)
+    await store.update_attempt(first.rollout_id, "latest", status="failed")
+    assert await store.dequeue_rollout() is not None
+    assert await store.dequeue_rollout() is None
+    await store.start_attempt(first.rollout_id)
+    await store.start_rollout("never queued", mode="train")
+
+    claims = {
+        row: n
+        for (name, row), n in recorded.counters.items()
+        if name == "agl.rollouts.claims.total" and n
+    }
+    assert claims == {("first", "train"): 1, ("first", "unknown"): 1, ("retry", "train"): 1}
+    (delay,) = recorded.observed[("agl.rollouts.claim.delay", ("train",))]
+    assert 59 < delay <= 60
+
+
 async def test_the_watchdogs_finish_is_counted(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,8 @@ class StoreCore(LightningStore, Generic[CollectionsT]):
         """Called inside the section, right after a plan was written; backends add to it."""
         recorder = self.recorder
         if recorder is not None:
+            if plan.claimed:
+                recorder.claimed(plan.claimed)
             if plan.finished:
                 recorder.finished(plan.finished)
             for event in plan.late:

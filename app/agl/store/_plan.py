@@ -29,11 +29,14 @@ ATTEMPT_DIGITS = 8
 class Plan:
     """Writes to make, and what to tell afterwards to those who follow rollouts."""
 
-    __slots__ = ("finished", "late", "now", "reopened", "touched", "writes")
+    __slots__ = ("claimed", "finished", "late", "now", "reopened", "touched", "writes")
 
     def __init__(self, now: float) -> None:
         self.now = now
         self.writes = WriteBatch()
+        self.claimed: list[tuple[Rollout, Attempt]] = []
+        """Rollouts taken from the queue, as they were before, with their new attempt."""
+
         self.finished: list[Rollout] = []
         """Rollouts that finish by this plan."""
 
@@ -61,6 +64,8 @@ class Plan:
         move = rules.move_rollout(rollout, "preparing", self.now)
         if move is not None and dequeued:
             move = move._replace(queue="stay")  # the entry is taken off the head
+        if dequeued:
+            self.claimed.append((rollout, attempt))
         rollout = self.apply(rollout, move, attempt)
         self.writes.new_attempts.append(attempt)
         return rollout, attempt

@@ -14,7 +14,7 @@ from functools import wraps
 from time import perf_counter
 from typing import Any, TypeVar, cast
 
-from agl.types.rollout import FINISHED_STATUSES, ROLLOUT_MODES, Rollout
+from agl.types.rollout import FINISHED_STATUSES, ROLLOUT_MODES, Attempt, Rollout
 from agl.utils.forwarding import forwarding
 from agl.utils.metrics import MetricsBackend, Record
 from agl.utils.metrics_catalogue import ERRORS, STORE_METHODS, UNKNOWN, register
@@ -122,12 +122,14 @@ class StoreRecorder:
         """What takes the seconds of successful calls; to be asked for what runs just now."""
 
         self._rollouts: dict[tuple[str, str], Record] = {}
+        self._claims: dict[str, Record] = {}
         self._register()
         self._touch()
 
     def _register(self) -> None:
         register(self._tracker, "agl.store.total", "agl.store.latency", "agl.store.waits")
         register(self._tracker, "agl.rollouts.total", "agl.rollouts.duration")
+        register(self._tracker, "agl.rollouts.claims.total", "agl.rollouts.claim.delay")
         register(self._tracker, "agl.rollouts.late.total")
         register(self._tracker, "agl.spans.duplicates.total", "agl.spans.evicted.total")
 
@@ -144,6 +146,11 @@ class StoreRecorder:
                 self._tracker.touch_histogram(
                     "agl.rollouts.duration", {"status": status, "mode": mode}
                 )
+        for mode in (*ROLLOUT_MODES, UNKNOWN):
+            for attempt in ("first", "retry"):
+                labels = {"attempt": attempt, "mode": mode}
+                self._tracker.touch_counter("agl.rollouts.claims.total", labels)
+            self._tracker.touch_histogram("agl.rollouts.claim.delay", {"mode": mode})
         for event in ("span", "attempt"):
             self._tracker.touch_counter("agl.rollouts.late.total", {"event": event})
         self._tracker.touch_counter("agl.spans.duplicates.total")
@@ -160,6 +167,26 @@ class StoreRecorder:
         public, method = here.methods
         labels = {"method": method, "store_pubmeth": public, "status": status}
         return self._tracker.timer("agl.store.total", _latency_metric(method), labels)
+
+    def claimed(self, claims: Iterable[tuple[Rollout, Attempt]]) -> None:
+        """Note rollouts that were taken from the queue, and how long those waited that are new.
+
+        When a retry entered the queue is not known.
+        """
+        for rollout, attempt in claims:
+            mode = rollout.mode or UNKNOWN
+            if attempt.sequence_id > 1:
+                labels = {"attempt": "retry", "mode": mode}
+                self._tracker.inc("agl.rollouts.claims.total", labels)
+                continue
+            timer = self._claims.get(mode)
+            if timer is None:
+                timer = self._claims[mode] = self._tracker.timer(
+                    "agl.rollouts.claims.total",
+                    "agl.rollouts.claim.delay",
+                    {"attempt": "first", "mode": mode},
+                )
+            timer(max(attempt.start_time - rollout.start_time, 0.0))
 
     def finished(self, rollouts: Iterable[Rollout]) -> None:
         """Note rollouts that have just finished."""

@@ -92,6 +92,7 @@ ATTEMPT_STATUSES = Domain(
     ("preparing", "running", "succeeded", "failed", "unresponsive", "timeout"),
 )
 WORKER_STATUSES = Domain("status of a worker", ("idle", "busy", "unknown"))
+CLAIMS = Domain("whether the rollout was tried before", ("first", "retry"))
 LATE_EVENTS = Domain("what came after the end of its rollout", ("span", "attempt"))
 REFUSALS = Domain("why no token let it in", ("missing", "wrong", "throttled"))
 METRICS = Domain("metric of this table, dots as underscores")
@@ -143,6 +144,10 @@ _WAITS = (
 _ROLLOUTS = (
     0.1, 1.0, 5.0, 15.0, 30.0, 60.0, 180.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0,
     43200.0, 86400.0,
+)
+_QUEUED = (
+    0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0,
+    86400.0,
 )
 # fmt: on
 
@@ -307,6 +312,22 @@ _ROWS = (
         "Time from the creation of a rollout to its end.",
         _OPERATIONS,
         _ROLLOUTS,
+        1,
+    ),
+    Row(
+        "agl.rollouts.claims.total",
+        "counter",
+        (("attempt", CLAIMS), ("mode", MODES)),
+        "Rollouts that workers took from the queue.",
+        _OPERATIONS,
+        group_level=1,
+    ),
+    _timed(
+        "agl.rollouts.claim.delay",
+        (("mode", MODES),),
+        "Time from the creation of a rollout until a worker took it, retries left out.",
+        _OPERATIONS,
+        _QUEUED,
         1,
     ),
     Row(

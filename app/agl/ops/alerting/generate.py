@@ -14,6 +14,7 @@ from pathlib import Path
 from agl.errors import AglError
 from agl.ops.alerting.docs import render_alerts
 from agl.ops.alerting.rules import load_alerts
+from agl.ops.alerting.slo import slo_rules
 from agl.ops.alerting.tables import render_rules, xid_document
 
 
@@ -25,6 +26,7 @@ def render_all(root: Path) -> dict[Path, str]:
     """
     prometheus = root / "prometheus"
     files = {prometheus / "rules" / n: t for n, t in render_rules(prometheus / "data").items()}
+    files[prometheus / "rules" / "slo.yml"] = slo_rules(prometheus / "data" / "slo.yml")
     files[root / "docs" / "xid.md"] = xid_document(prometheus / "data" / "xid.yml")
     files[root / "docs" / "alerts.md"] = render_alerts(load_alerts(prometheus / "alerts"))
     return files

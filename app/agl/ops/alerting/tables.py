@@ -59,9 +59,9 @@ def render_rules(data: Path) -> dict[str, str]:
 
 def mongodb_cve(path: Path) -> str:
     """The rule file that marks MongoDB servers of a vulnerable version with the label ``cve``."""
-    entries = _entries(path, "vulnerabilities", ("cve", "fixed", "unfixed"))
+    entries = read_entries(path, "vulnerabilities", ("cve", "fixed", "unfixed"))
     branches = [
-        _labelled(
+        labelled(
             f'mongodb_version_info{{mongodb=~"{_affected(path, entry)}"}}', {"cve": entry["cve"]}
         )
         for entry in entries
@@ -74,13 +74,13 @@ def gpu_xid(path: Path) -> str:
     classes = xid_classes(path)
     known = "|".join(str(xid) for entry in classes for xid in entry["xids"])
     branches = [
-        _labelled(
+        labelled(
             f'DCGM_EXP_XID_ERRORS_COUNT{{xid=~"{"|".join(map(str, entry["xids"]))}"}}',
             {name: entry[name] for name in ("class", "urgency", "action")},
         )
         for entry in classes
     ]
-    unknown = _labelled(
+    unknown = labelled(
         f'DCGM_EXP_XID_ERRORS_COUNT{{xid!~"{known}"}}',
         {"class": "unknown", "urgency": "warning", "action": _unknown_action(path)},
     )
@@ -103,18 +103,16 @@ def xid_classes(path: Path) -> list[dict[str, Any]]:
     Raises:
         EnvironmentFault: a class with a wrong entry, or a number that stands twice.
     """
-    classes = _entries(path, "classes", ("class", "urgency", "action", "about", "xids"))
+    classes = read_entries(path, "classes", ("class", "urgency", "action", "about", "xids"))
     seen: dict[int, str] = {}
     for entry in classes:
         if entry["urgency"] not in URGENCIES:
-            raise _fault(
-                path, f"urgency {entry['urgency']!r}", f"use one of {', '.join(URGENCIES)}"
-            )
+            raise fault(path, f"urgency {entry['urgency']!r}", f"use one of {', '.join(URGENCIES)}")
         for xid in entry["xids"]:
             if not isinstance(xid, int):
-                raise _fault(path, f"{xid!r} is no XID", "XIDs are whole numbers")
+                raise fault(path, f"{xid!r} is no XID", "XIDs are whole numbers")
             if xid in seen:
-                raise _fault(
+                raise fault(
                     path, f"XID {xid} stands in {seen[xid]} and {entry['class']}", "keep one"
                 )
             seen[xid] = entry["class"]
@@ -124,7 +122,7 @@ def xid_classes(path: Path) -> list[dict[str, Any]]:
 def _unknown_action(path: Path) -> str:
     action = yaml.safe_load(path.read_text(encoding="utf-8")).get("unknown_action")
     if not action:
-        raise _fault(path, "'unknown_action' is missing", "say what to do with other numbers")
+        raise fault(path, "'unknown_action' is missing", "say what to do with other numbers")
     return str(action)
 
 
@@ -137,7 +135,7 @@ def _affected(path: Path, entry: Mapping[str, Any]) -> str:
     ]
     for line in entry["unfixed"]:
         if not _LINE.fullmatch(str(line)):
-            raise _fault(path, f"{line!r} is no release line", 'quote it, as in "4.2"')
+            raise fault(path, f"{line!r} is no release line", 'quote it, as in "4.2"')
         versions.append(f"{_quoted(line)}[.][0-9]+")
     return f"({'|'.join(versions)})(-.+)?"
 
@@ -145,7 +143,7 @@ def _affected(path: Path, entry: Mapping[str, Any]) -> str:
 def _release(path: Path, text: object) -> tuple[str, int]:
     found = _RELEASE.fullmatch(str(text))
     if not found:
-        raise _fault(path, f"{text!r} is no release", "write it as in 8.0.17")
+        raise fault(path, f"{text!r} is no release", "write it as in 8.0.17")
     return f"{found[1]}.{found[2]}", int(found[3])
 
 
@@ -163,24 +161,25 @@ def _numbers_below(limit: int) -> str:
     return "|".join(parts)
 
 
-def _labelled(expression: str, labels: Mapping[str, str]) -> str:
+def labelled(expression: str, labels: Mapping[str, str]) -> str:
+    """The expression with more labels on every series."""
     for name, value in labels.items():
         expression = f'label_replace({expression}, "{name}", "{value}", "", "")'
     return expression
 
 
-def _entries(path: Path, key: str, fields: Iterable[str]) -> list[dict[str, Any]]:
+def read_entries(path: Path, key: str, fields: Iterable[str]) -> list[dict[str, Any]]:
     """The list under ``key`` of a table, every entry with all ``fields``."""
     try:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))[key]
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
-        raise _fault(path, f"no list {key!r} can be read: {error}", f"see {path} in git") from error
+        raise fault(path, f"no list {key!r} can be read: {error}", f"see {path} in git") from error
     if not isinstance(entries, list) or not entries:
-        raise _fault(path, f"{key!r} is no list", "write one entry a line, each with a dash")
+        raise fault(path, f"{key!r} is no list", "write one entry a line, each with a dash")
     for entry in cast("list[Any]", entries):
         for field in fields:
             if not isinstance(entry, dict) or field not in entry:
-                raise _fault(path, f"an entry of {key!r} has no {field!r}: {entry}", "add it")
+                raise fault(path, f"an entry of {key!r} has no {field!r}: {entry}", "add it")
     return cast("list[dict[str, Any]]", entries)
 
 
@@ -195,5 +194,6 @@ def _rule_file(path: Path, group: str, record: str, branches: list[str]) -> str:
     )
 
 
-def _fault(path: Path, what: str, remedy: str) -> EnvironmentFault:
+def fault(path: Path, what: str, remedy: str) -> EnvironmentFault:
+    """What is wrong in a table, and what to do about it."""
     return EnvironmentFault(f"{path}: {what}", remedy=remedy)
