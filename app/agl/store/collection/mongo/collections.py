@@ -29,6 +29,7 @@ from agl.errors import BackendUnavailableError, StoreError
 from agl.store.collection.base import AtomicLabels, AtomicMode, KeyValue, LightningCollections
 from agl.store.collection.instrumented import CollectionsRecorder, Note
 from agl.store.collection.mongo.collection import MongoBasedCollection
+from agl.store.collection.mongo.documents import from_document
 from agl.store.collection.mongo.errors import translate
 from agl.store.collection.mongo.heartbeats import HEARTBEAT_SECONDS, Missed
 from agl.store.collection.mongo.indexes import INDEXES, ensure_collection
@@ -210,7 +211,7 @@ class MongoLightningCollections(LightningCollections):
         return self._whole.rollout_queue
 
     @property
-    def span_sequence_ids(self) -> KeyValue[str, int]:
+    def span_sequence_ids(self) -> MongoBasedKeyValue[str, int]:
         return self._numbers
 
     def atomic(
@@ -249,19 +250,21 @@ class MongoLightningCollections(LightningCollections):
         started = perf_counter()
         light = SPANS_LABEL in (labels or ())
         call = Call()
-        for tries in range(_MOST_CONFLICTS):
-            section = Section(self, call, light=light)
-            try:
-                result = await callback(cast("Self", section))
-            except ConflictError:
-                await conflict_pause(tries)
-                continue
-            except StoreError:
+        lane = await self.lane()
+        with lane.turns.call():
+            for tries in range(_MOST_CONFLICTS):
+                section = Section(self, call, light=light)
+                try:
+                    result = await callback(cast("Self", section))
+                except ConflictError:
+                    await conflict_pause(tries)
+                    continue
+                except StoreError:
+                    await section.finish()
+                    raise
                 await section.finish()
-                raise
-            await section.finish()
-            self.note("execute", self.collection_name, started)
-            return result
+                self.note("execute", self.collection_name, started)
+                return result
         raise _contended()
 
     def section(self) -> Section:
@@ -312,6 +315,15 @@ class MongoLightningCollections(LightningCollections):
             for root in roots
             if root.latest is not None and root.latest.attempt_id in attempt_ids
         ]
+
+    async def resources_of_request(self, resources_id: str, request: str) -> ResourcesUpdate | None:
+        """The resources, if this request was the last to write them."""
+        lane = await self.lane()
+        match = {"partition_id": self.partition_id, "resources_id": resources_id}
+        found = await lane.reading(lambda: lane.database["resources"].find_one(match))
+        if found is None or found.get("request") != request:
+            return None
+        return from_document(found, ResourcesUpdate)
 
     async def leave_loop(self) -> None:
         """Let what runs beside calls come to an end, in the running event loop."""
@@ -465,7 +477,7 @@ class Section(SectionWrites, LightningCollections):
     def span_sequence_ids(self) -> KeyValue[str, int]:
         return self._numbers
 
-    def home_numbers(self) -> KeyValue[str, int]:
+    def home_numbers(self) -> MongoBasedKeyValue[str, int]:
         return self._home.span_sequence_ids
 
     def note(self, operation: str, collection: str, started: float) -> None:
