@@ -19,7 +19,15 @@ from statistics import median
 from typing import Any
 
 from bench.mongo_growth import growth
-from bench.mongo_servers import MongoServer, any_server, cpu_seconds, describe, inserting, serving
+from bench.mongo_servers import (
+    DURABLE,
+    MongoServer,
+    any_server,
+    cpu_seconds,
+    describe,
+    inserting,
+    serving,
+)
 from bench.store import LOADER, build_loader
 
 SPANS = 4
@@ -58,7 +66,7 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         build_loader()
-        with any_server() as server:
+        with any_server(DURABLE) as server:
             report: dict[str, Any] = {"server": describe(server), "cores": os.cpu_count()}
             if "speed" in options.parts:
                 report |= measure(server, options)

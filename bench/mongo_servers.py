@@ -24,7 +24,12 @@ sys.path.append(str(ROOT / "tests" / "lab"))
 
 from mongo import MongoServer, any_server
 
-__all__ = ["MongoServer", "RunningStore", "any_server", "cpu_seconds", "inserting", "serving"]
+__all__ = ["DURABLE", "MongoServer", "RunningStore", "any_server"]
+__all__ += ["cpu_seconds", "inserting", "serving"]
+
+DURABLE = "--sync-on-commit"
+"""For the stand-in, whose ``bulkWrite`` drops the ``j: true`` that its ``insert`` heeds."""
+
 
 PARTITION = "bench"
 _START_SECONDS = 60.0

@@ -144,13 +144,17 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def any_server() -> Iterator[MongoServer]:
-    """The server to test against; a stand-in is started for as long as the context lasts."""
+def any_server(*extra: str) -> Iterator[MongoServer]:
+    """The server to test against; a stand-in is started for as long as the context lasts.
+
+    Args:
+        extra: Arguments for the stand-in.
+    """
     name = server_name()
     if name == "mongod":
         yield MongoServer(name, os.environ["AGL_TEST_MONGO_URI"])
         return
-    with running_stand_in(name) as server:
+    with running_stand_in(name, *extra) as server:
         yield server
 
 

@@ -210,7 +210,7 @@ class MongoLightningCollections(LightningCollections):
         return self._whole.rollout_queue
 
     @property
-    def span_sequence_ids(self) -> KeyValue[str, int]:
+    def span_sequence_ids(self) -> MongoBasedKeyValue[str, int]:
         return self._numbers
 
     def atomic(
@@ -465,7 +465,7 @@ class Section(SectionWrites, LightningCollections):
     def span_sequence_ids(self) -> KeyValue[str, int]:
         return self._numbers
 
-    def home_numbers(self) -> KeyValue[str, int]:
+    def home_numbers(self) -> MongoBasedKeyValue[str, int]:
         return self._home.span_sequence_ids
 
     def note(self, operation: str, collection: str, started: float) -> None:

@@ -28,7 +28,7 @@ from pymongo.errors import (
 
 from agl.errors import BackendUnavailableError, StoreError
 from agl.store.collection.mongo.errors import DUPLICATE_KEY, is_passing, translate, write_errors
-from agl.store.collection.mongo.gathering import Gathering
+from agl.store.collection.mongo.gathering import Gathering, Side, Turns
 from agl.store.collection.mongo.metrics import DriverMetrics
 from agl.store.collection.mongo.pool import Client
 
@@ -40,7 +40,7 @@ MOST_WRITES = 1000
 MOST_BYTES = 12 * 2**20
 """Bytes in one bulk, beyond its first write; the server takes 48 MB."""
 
-MANY = 8
+MANY = 3
 """Inserts or upserts of one collection that are worth a command of their own."""
 
 PATIENCE_SECONDS = 30.0
@@ -60,7 +60,8 @@ class Write:
         body: The document to insert, or the update.
         match: What the update is for; ``None`` for an insert.
         upsert: Insert if nothing matches.
-        merge: Updates with the same key may be joined into one, the later ones winning.
+        merge: Updates with the same key may be joined into one, the later ones winning; of
+            inserts with the same key the first one stands for all.
         again: What to send instead of ``body`` when it is sent again.
         size: About how many bytes it takes.
     """
@@ -155,6 +156,7 @@ class Combiner:
         metrics: Counts batches and repeats.
         totals: Told what is about to be written; returns a write that goes with it, if any.
         failed: Told what was not written after all.
+        turns: Those of the event loop.
     """
 
     def __init__(
@@ -164,6 +166,7 @@ class Combiner:
         metrics: DriverMetrics | None,
         totals: Callable[[Mapping[str, int]], Write | None],
         failed: Callable[[Mapping[str, int]], None],
+        turns: Turns,
     ) -> None:
         self._client = client
         self._database_name = database_name
@@ -173,7 +176,9 @@ class Combiner:
         self.by_collection = False
         """The server knows no bulk over several collections."""
 
-        self._gathering = Gathering[Submission, list[Outcome]](self._send_all, _how_many)
+        self._gathering = Gathering[Submission, list[Outcome]](
+            self._send_all, _how_many, turns=turns, side=Side.WRITE
+        )
 
     async def submit(
         self, writes: Sequence[Write], delta: Mapping[str, int] | None = None
@@ -426,9 +431,12 @@ class _Batch:
 
     def _add(self, write: Write, merged: dict[Hashable, int]) -> int:
         if write.merge is not None:
-            place = merged.setdefault((write.collection, write.merge), len(self.writes))
+            place = merged.setdefault(
+                (write.collection, write.match is None, write.merge), len(self.writes)
+            )
             if place < len(self.writes):
-                self.writes[place] = self.writes[place].joined(write)
+                if write.match is not None:
+                    self.writes[place] = self.writes[place].joined(write)
                 return place
         self.writes.append(write)
         return len(self.writes) - 1

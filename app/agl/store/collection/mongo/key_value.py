@@ -106,12 +106,12 @@ class MongoBasedKeyValue(KeyValue[K, V], Generic[K, V]):
         await self._repeated(lambda c: c.update_one(where, update, upsert=True, session=session))
 
     async def inc(self, key: K, amount: V) -> V:
-        return await self._change(key, "$inc", _number(amount, "amount"))
+        return self._numeric((await self._change(key, "$inc", _number(amount, "amount")))["value"])
 
     async def chmax(self, key: K, value: V) -> V:
-        return await self._change(key, "$max", _number(value, "value"))
+        return self._numeric((await self._change(key, "$max", _number(value, "value")))["value"])
 
-    async def _change(self, key: K, operator: str, number: int | float) -> V:
+    async def _change(self, key: K, operator: str, number: int | float) -> Document:
         where, session = self._where(key), self._place.session
         update = _stamped({operator: {"value": number}})
         after = ReturnDocument.AFTER
@@ -122,15 +122,26 @@ class MongoBasedKeyValue(KeyValue[K, V], Generic[K, V]):
                     where, update, upsert=True, return_document=after, session=session
                 )
             )
-        return self._numeric(changed["value"])
+        return changed
 
     async def inc_many(self, amounts: Mapping[K, V]) -> Mapping[K, V]:
         for amount in amounts.values():
             _number(amount, "amount")
         if self._place.session is not None:
             return await super().inc_many(amounts)
-        sums = await asyncio.gather(*[self.inc(key, by) for key, by in amounts.items()])
-        return dict(zip(amounts, sums, strict=True))
+        changed = await self.add_many(amounts)
+        return {key: self._numeric(document["value"]) for key, document in changed.items()}
+
+    async def add_many(self, amounts: Mapping[K, V]) -> Mapping[K, Document]:
+        """Add to numbers; returns the documents as they are then.
+
+        Raises:
+            TypeError: an amount or a stored value is not a number.
+        """
+        changes = [
+            self._change(key, "$inc", _number(amount, "amount")) for key, amount in amounts.items()
+        ]
+        return dict(zip(amounts, await asyncio.gather(*changes), strict=True))
 
     async def chmax_many(self, values: Mapping[K, V]) -> Mapping[K, V]:
         if not values:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -20,9 +19,10 @@ from agl.store.collection.mongo.errors import (
     translate,
     write_errors,
 )
-from agl.store.collection.mongo.gathering import Gathering
+from agl.store.collection.mongo.gathering import Gathering, Side, Turns
 from agl.store.collection.mongo.heartbeats import HEARTBEAT_SECONDS, Heartbeats
 from agl.store.collection.mongo.loader import QueueHead, RootLoader
+from agl.store.collection.mongo.numbers import KnownNumbers
 from agl.store.collection.mongo.pool import MongoClientPool
 from agl.store.collection.mongo.totals import Reconciler, Totals
 from agl.store.collection.mongo.transaction import in_transaction
@@ -31,13 +31,12 @@ logger = logging.getLogger(__name__)
 
 STATE = "state"
 _WRITE_CONFLICT = 112
-_MOST_NUMBERS = 100_000
 _CLOSE_SECONDS = 5.0
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "rollouts": ("rollout_id",),
     "spans": ("rollout_id", "attempt_id", "span_id"),
 }
-"""Keys of what is inserted."""
+"""Keys of what is inserted, where it matters whether it met itself."""
 
 
 class ConflictError(Exception):
@@ -59,18 +58,20 @@ class Lane:
         self.metrics = pool.metrics
         self.partition_id = partition_id
         self.totals = Totals(partition_id)
+        self.turns = Turns()
         self.combiner = Combiner(
             self.client,
             database_name,
             self.metrics,
             self.totals.write,
             self.totals.take_back,
+            self.turns,
         )
         self.heartbeat_seconds = heartbeat_seconds
         self.heartbeats = Heartbeats(self.combiner, self.run_beside)
-        self.loader = RootLoader(self.database, partition_id, self.metrics)
-        self.queue = QueueHead(self.database, partition_id)
-        self.numbers = HighestNumbers()
+        self.loader = RootLoader(self.database, partition_id, self.metrics, self.turns)
+        self.queue = QueueHead(self.database, partition_id, self.turns)
+        self.numbers = KnownNumbers()
         self.head = ResourcesHead(self)
         self._background: set[asyncio.Task[Any]] = set()
         self.totals.flush_now = self._flush_totals
@@ -131,7 +132,9 @@ class Lane:
         """Carry out writes; an insert whose key is taken by itself counts as done."""
         outcomes = await self.combiner.submit(writes, delta)
         taken = [
-            i for i, outcome in enumerate(outcomes) if outcome.duplicate and writes[i].match is None
+            i
+            for i, outcome in enumerate(outcomes)
+            if outcome.duplicate and writes[i].match is None and writes[i].collection in _KEYS
         ]
         for i in await self._our_own(writes, taken):
             outcomes[i] = Outcome(inserted=True, resent=True)
@@ -217,29 +220,12 @@ def _codes(error: PyMongoError) -> list[int]:
     return codes
 
 
-class HighestNumbers:
-    """Span numbers known to be stored, so that they need not be raised again."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[str, int] = OrderedDict()
-
-    def covers(self, rollout_id: str, number: int) -> bool:
-        return self._known.get(rollout_id, -1) >= number
-
-    def learn(self, rollout_id: str, number: int) -> None:
-        known = self._known
-        known[rollout_id] = max(known.get(rollout_id, number), number)
-        known.move_to_end(rollout_id)
-        if len(known) > _MOST_NUMBERS:
-            known.popitem(last=False)
-
-
 class ResourcesHead:
     """Which resources are the latest: one small document, so that nobody has to sort."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._gathering = Gathering[None, str | None](self._read)
+        self._gathering = Gathering[None, str | None](self._read, turns=lane.turns, side=Side.READ)
         self._known = False
         self._cached: str | None = None
         self._document_id = f"{lane.partition_id}/latest_resources"

@@ -15,7 +15,7 @@ from pymongo.errors import PyMongoError
 from agl.store.collection.mongo.combine import Patience
 from agl.store.collection.mongo.documents import from_document
 from agl.store.collection.mongo.errors import is_passing, translate
-from agl.store.collection.mongo.gathering import Gathering
+from agl.store.collection.mongo.gathering import Gathering, Side, Turns
 from agl.store.collection.mongo.metrics import DriverMetrics
 from agl.store.collection.mongo.pool import Document
 from agl.store.collection.mongo.roots import LIGHT, ROLLOUTS, Root
@@ -64,12 +64,15 @@ class RootLoader:
         database: AsyncDatabase[Document],
         partition_id: str,
         metrics: DriverMetrics | None,
+        turns: Turns,
     ) -> None:
         self._database = database
         self._partition_id = partition_id
         self._metrics = metrics
         self._places: OrderedDict[str, ObjectId] = OrderedDict()
-        self._gathering = Gathering[_Wanted, Root | None](self._read, _how_many)
+        self._gathering = Gathering[_Wanted, Root | None](
+            self._read, _how_many, turns=turns, side=Side.READ
+        )
 
     def learn(self, rollout_id: str, document_id: ObjectId) -> None:
         """Which document is that of a rollout; it never changes."""
@@ -161,13 +164,13 @@ class QueueHead:
     that only processes can collide. After a collision this one reads deeper and picks at random.
     """
 
-    def __init__(self, database: AsyncDatabase[Document], partition_id: str) -> None:
+    def __init__(self, database: AsyncDatabase[Document], partition_id: str, turns: Turns) -> None:
         self._database = database
         self._partition_id = partition_id
         self._out: dict[str, ObjectId] = {}
         self._back: dict[str, ObjectId] = {}
         self._contention = 0
-        self._gathering = Gathering[int, list[Root]](self._read)
+        self._gathering = Gathering[int, list[Root]](self._read, turns=turns, side=Side.READ)
 
     async def take(self, limit: int) -> list[Root]:
         """Up to ``limit`` documents from the front, to be handed back with :meth:`give_back`."""

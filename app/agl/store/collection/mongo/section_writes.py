@@ -5,23 +5,21 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from agl.errors import (
     BackendError,
     DuplicatedPrimaryKeyError,
-    InvalidRequestError,
     StoreError,
     TooLargeError,
 )
-from agl.store.collection.base import KeyValue
 from agl.store.collection.mongo.combine import Outcome, Write
 from agl.store.collection.mongo.documents import model_fields, sealed, some_fields
 from agl.store.collection.mongo.errors import TOO_LARGE_CODES, limit_exceeded
 from agl.store.collection.mongo.heartbeats import Beat, may_wait
 from agl.store.collection.mongo.ids import new_id
 from agl.store.collection.mongo.lane import ConflictError, Lane
-from agl.store.collection.mongo.query import INT64
+from agl.store.collection.mongo.numbers import SectionNumbers, mark, raised
 from agl.store.collection.mongo.roots import ROLLOUTS, Creation, Decision, Decisions, Pace, Root
 from agl.store.collection.mongo.views import AttemptView, QueueView, RootView
 from agl.store.collection.writes import Fields, WriteBatch
@@ -31,7 +29,6 @@ from agl.types.span import has_reward
 if TYPE_CHECKING:
     from agl.store.collection.mongo.collections import Section
 
-_NUMBERS = "span_sequence_ids"
 SpanKey = tuple[str, str, str]
 
 
@@ -94,7 +91,7 @@ class SectionWrites:
         self._numbers = SectionNumbers(section)
         self._call = call
         self._paces: dict[str, Pace] = {}
-        self._pending: list[Write] = []
+        self._numbers_to_raise: dict[str, int] = {}
         self._guards: list[Write] = []
         self._guards_heartbeat = False
 
@@ -129,9 +126,9 @@ class SectionWrites:
         self._guards.append(head.guard(resources_id))
         return resources_id
 
-    def write_later(self, write: Write) -> None:
-        """Have something written with the next write, or at the end of the section."""
-        self._pending.append(write)
+    def raise_number_later(self, rollout_id: str, number: int) -> None:
+        """Have a span number raised with the spans that bring it, or at the end of the section."""
+        self._numbers_to_raise[rollout_id] = number
 
     # Writing
 
@@ -168,15 +165,14 @@ class SectionWrites:
             for worker in workers:
                 outgoing.add(_worker_write(lane.partition_id, worker, fields), results_of(results))
         first = self._add_spans(lane, outgoing, results, spans, new)
-        pending, self._pending = self._pending, []
-        for write in pending:
-            outgoing.add(write, results_of(results))
+        self._add_marks(lane, outgoing, results)
         if not outgoing.writes:  # an earlier try has stored the spans, their heartbeats wait
+            self._numbers_to_raise.clear()
             return [span for key, span in first.items() if new.get(key)]
         outcomes = await lane.submit(outgoing.writes, outgoing.delta)
         for check, outcome in zip(outgoing.checks, outcomes, strict=True):
             check(outcome)
-        self._learn(lane, pending)
+        await self._note_numbers(lane, new, first)
         await self._settle(lane, results)
         self.forget(decisions.decisions)
         self.note("write", ROLLOUTS, started)
@@ -242,18 +238,42 @@ class SectionWrites:
             lane.head.forget()
             raise
 
-    async def finish(self) -> None:
-        """Write what is still pending: span numbers count even where the spans were refused."""
-        pending, self._pending = self._pending, []
-        if pending:
-            lane = await self.lane()
-            await lane.submit(pending, {})
-            self._learn(lane, pending)
+    def _add_marks(self, lane: Lane, outgoing: _Outgoing, results: _Results) -> None:
+        """With the first span of a rollout: that its spans tell the highest number."""
+        for rollout_id, number in self._numbers_to_raise.items():
+            if lane.numbers.is_marked(rollout_id):
+                continue
 
-    def _learn(self, lane: Lane, numbers: Sequence[Write]) -> None:
-        for write in numbers:
-            key = cast("Mapping[str, Any]", write.match)["key"]
-            lane.numbers.learn(key, write.body["$max"]["value"])
+            def check(outcome: Outcome, rollout_id: str = rollout_id) -> None:
+                if outcome.inserted:
+                    lane.numbers.learn_mark(rollout_id)
+                elif not outcome.duplicate:
+                    results.fail(_error(outcome), {})
+
+            outgoing.add(mark(lane.partition_id, rollout_id, number), check)
+
+    async def _note_numbers(
+        self, lane: Lane, new: Mapping[SpanKey, bool], spans: Mapping[SpanKey, Span]
+    ) -> None:
+        """Raise the numbers that the stored spans do not tell."""
+        dropped = {span.rollout_id for key, span in spans.items() if not new.get(key)}
+        for rollout_id in list(self._numbers_to_raise):
+            if lane.numbers.is_marked(rollout_id) and rollout_id not in dropped:
+                del self._numbers_to_raise[rollout_id]
+        await self.finish(marked=True)
+
+    async def finish(self, *, marked: bool = False) -> None:
+        """Raise the numbers that wait: they count even where the spans were refused."""
+        numbers, self._numbers_to_raise = self._numbers_to_raise, {}
+        if not numbers:
+            return
+        lane = await self.lane()
+        writes = [raised(lane.partition_id, *one, marked=marked) for one in numbers.items()]
+        await lane.submit(writes, {})
+        for rollout_id, number in numbers.items():
+            lane.numbers.learn(rollout_id, number)
+            if marked:
+                lane.numbers.learn_mark(rollout_id)
 
     async def put_resources(self, update: ResourcesUpdate, stored: ResourcesUpdate | None) -> None:
         """Store resources and make them the latest, in one transaction.
@@ -387,60 +407,3 @@ def _worker_write(partition_id: str, worker: Worker, fields: Fields) -> Write:
     match = {"partition_id": partition_id, "worker_id": values["worker_id"]}
     update = {"$set": changed, "$setOnInsert": {"_id": new_id(), **new}}
     return Write("workers", update, match, upsert=True, merge=worker.worker_id)
-
-
-class SectionNumbers(KeyValue[str, int]):
-    """Span numbers: raising them waits for the next write of the section."""
-
-    def __init__(self, section: Section) -> None:
-        self._section = section
-
-    async def has(self, key: str) -> bool:
-        return await self._section.home_numbers().has(key)
-
-    async def get(self, key: str, default: int | None = None) -> int | None:
-        return await self._section.home_numbers().get(key, default)
-
-    async def set(self, key: str, value: int) -> None:
-        await self._section.home_numbers().set(key, value)
-
-    async def inc(self, key: str, amount: int) -> int:
-        return (await self.inc_many({key: amount}))[key]
-
-    async def inc_many(self, amounts: Mapping[str, int]) -> Mapping[str, int]:
-        last = await self._section.home_numbers().inc_many(amounts)
-        lane = await self._section.lane()
-        for key, number in last.items():
-            lane.numbers.learn(key, number)
-        return last
-
-    async def chmax(self, key: str, value: int) -> int:
-        return (await self.chmax_many({key: value}))[key]
-
-    async def chmax_many(self, values: Mapping[str, int]) -> Mapping[str, int]:
-        """As promised by the base, but for the result, which knows only of ``values``."""
-        lane = await self._section.lane()
-        for key, number in values.items():
-            if lane.numbers.covers(key, number):
-                continue
-            if number not in INT64:
-                raise InvalidRequestError(f"sequence_id must fit into 64 bits, not {number}")
-            match = {"partition_id": lane.partition_id, "key": _checked_key(key)}
-            update = {"$max": {"value": number}, "$setOnInsert": {"_id": new_id()}}
-            write = Write(_NUMBERS, update, match, upsert=True, merge=key)
-            self._section.write_later(write)
-        return dict(values)
-
-    async def pop(self, key: str, default: int | None = None) -> int | None:
-        return await self._section.home_numbers().pop(key, default)
-
-    async def size(self) -> int:
-        return await self._section.home_numbers().size()
-
-
-def _checked_key(key: str) -> str:
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequestError("rollout_id: it holds a lone surrogate") from None
-    return key
