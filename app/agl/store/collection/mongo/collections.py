@@ -249,19 +249,21 @@ class MongoLightningCollections(LightningCollections):
         started = perf_counter()
         light = SPANS_LABEL in (labels or ())
         call = Call()
-        for tries in range(_MOST_CONFLICTS):
-            section = Section(self, call, light=light)
-            try:
-                result = await callback(cast("Self", section))
-            except ConflictError:
-                await conflict_pause(tries)
-                continue
-            except StoreError:
+        lane = await self.lane()
+        with lane.turns.call():
+            for tries in range(_MOST_CONFLICTS):
+                section = Section(self, call, light=light)
+                try:
+                    result = await callback(cast("Self", section))
+                except ConflictError:
+                    await conflict_pause(tries)
+                    continue
+                except StoreError:
+                    await section.finish()
+                    raise
                 await section.finish()
-                raise
-            await section.finish()
-            self.note("execute", self.collection_name, started)
-            return result
+                self.note("execute", self.collection_name, started)
+                return result
         raise _contended()
 
     def section(self) -> Section:

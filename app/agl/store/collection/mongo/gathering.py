@@ -2,15 +2,16 @@
 
 A command costs a process about as much as the rest of a whole request, so what counts under load is
 how few there are. Two things make batches larger: reads and writes of an event loop take turns, so
-that those answered by one go on together into the other; and where many have come together lately,
-the next batch waits a moment for as many. Nobody who is alone waits for anything.
+that those answered by one go on together into the other; and where many calls are under way at once
+lately, reads wait a moment for most of them. Nobody who is alone waits for anything.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -20,14 +21,14 @@ A = TypeVar("A")
 HOLD_SECONDS = 0.02
 """How long one side waits for the other at most: a stalled write holds up no reads."""
 
-MANY = 4
-"""From how many requests on that come together usually the next ones are waited for."""
+CROWD = 3
+"""From how many calls at once on reads wait for company."""
 
 LINGER_SECONDS = 0.002
-"""How long they are waited for at most."""
+"""How long they wait for it at most."""
 
 _SHARE_AWAITED = 0.75
-_WEIGHT_OF_LAST = 0.25
+_DECAY = 0.97
 
 
 class Side(Enum):
@@ -46,25 +47,60 @@ class Turns:
 
     def __init__(self) -> None:
         self._under_way = {Side.READ: 0, Side.WRITE: 0}
+        self._asked = {Side.READ: 0, Side.WRITE: 0}
         self._waiting: dict[Side, list[asyncio.Future[None]]] = {Side.READ: [], Side.WRITE: []}
+        self._last = Side.WRITE
+        self._calls = 0
+        self._usual_calls = 0.0
+        self._company: asyncio.Future[None] | None = None
+
+    @contextmanager
+    def call(self) -> Generator[None]:
+        """Around a call that reads and writes."""
+        self._calls += 1
+        self._usual_calls = max(self._usual_calls, self._calls)
+        try:
+            yield
+        finally:
+            self._calls -= 1
+
+    def ask(self, side: Side) -> None:
+        """Something is asked of a side."""
+        self._asked[side] += 1
+        if self._company is not None and self._have_company():
+            _resolve(self._company)
+
+    def take(self, side: Side, count: int) -> None:
+        """So much of it is under way now."""
+        self._asked[side] -= count
 
     async def begin(self, side: Side) -> None:
         """Wait for one's turn, but not for long; to be followed by :meth:`end`."""
-        others_wait = self._under_way[side] and self._waiting[side.other]
-        if self._under_way[side.other] or others_wait:
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting[side].append(turn)
-            timer = turn.get_loop().call_later(HOLD_SECONDS, self._grant, side, turn)
-            try:
-                await turn
-            except BaseException:
-                if turn.done() and not turn.cancelled():
-                    self.end(side)
-                raise
-            finally:
-                timer.cancel()
+        other = side.other
+        if self._under_way[other] or (self._asked[other] and self._last is side):
+            await self._turn(side)
         else:
             self._under_way[side] += 1
+        self._last = side
+        if side is Side.READ:
+            try:
+                await self._linger()
+            except BaseException:
+                self.end(side)
+                raise
+
+    async def _turn(self, side: Side) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting[side].append(turn)
+        timer = turn.get_loop().call_later(HOLD_SECONDS, self._grant, side, turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.end(side)
+            raise
+        finally:
+            timer.cancel()
 
     def end(self, side: Side) -> None:
         """Give way to the other side."""
@@ -80,6 +116,22 @@ class Turns:
         if not turn.done():
             self._under_way[side] += 1
             turn.set_result(None)
+
+    def _have_company(self) -> bool:
+        return self._asked[Side.READ] >= self._usual_calls * _SHARE_AWAITED
+
+    async def _linger(self) -> None:
+        self._usual_calls = max(self._usual_calls * _DECAY, self._calls)
+        if self._usual_calls < CROWD or self._have_company():
+            return
+        if self._company is None:
+            loop = asyncio.get_running_loop()
+            self._company = loop.create_future()
+            loop.call_later(LINGER_SECONDS, _resolve, self._company)
+        company = self._company
+        await asyncio.shield(company)
+        if self._company is company:
+            self._company = None
 
 
 class Gathering(Generic[Q, A]):
@@ -106,8 +158,6 @@ class Gathering(Generic[Q, A]):
         self._side = side
         self._waiting: deque[tuple[Q, asyncio.Future[A]]] = deque()
         self._running: asyncio.Task[None] | None = None
-        self._usual = 1.0
-        self._enough: asyncio.Future[None] | None = None
 
     def ask(self, request: Q) -> asyncio.Future[A]:
         """The answer, from a round trip that begins after this call."""
@@ -116,14 +166,12 @@ class Gathering(Generic[Q, A]):
         self._waiting.append((request, answer))
         if self._running is None:
             self._running = loop.create_task(self._run())
-        elif self._enough is not None and self._are_enough():
-            _resolve(self._enough)
+        self._turns.ask(self._side)
         return answer
 
     async def _run(self) -> None:
         try:
             while self._waiting:
-                await self._linger()
                 await self._turns.begin(self._side)
                 try:
                     await self._next()
@@ -134,29 +182,14 @@ class Gathering(Generic[Q, A]):
             self._running = None
             for _, answer in self._waiting:  # only when this task was cancelled
                 answer.cancel()
+            self._turns.take(self._side, len(self._waiting))
             self._waiting.clear()
-
-    def _are_enough(self) -> bool:
-        return len(self._waiting) >= self._usual * _SHARE_AWAITED
-
-    async def _linger(self) -> None:
-        """Where many come together, wait a moment for about as many as lately."""
-        if self._usual < MANY or self._are_enough():
-            return
-        loop = asyncio.get_running_loop()
-        self._enough = loop.create_future()
-        timer = loop.call_later(LINGER_SECONDS, _resolve, self._enough)
-        try:
-            await self._enough
-        finally:
-            timer.cancel()
-            self._enough = None
 
     async def _next(self) -> None:
         waiting = self._waiting
-        self._usual += _WEIGHT_OF_LAST * (len(waiting) - self._usual)
         count = self._take([request for request, _ in waiting])
         batch = [waiting.popleft() for _ in range(max(1, count))]
+        self._turns.take(self._side, len(batch))
         try:
             answers = await self._send([request for request, _ in batch])
         except Exception as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from agl.errors import InvalidRequestError
@@ -101,6 +102,7 @@ class SectionNumbers(KeyValue[str, int]):
 
     async def inc_many(self, amounts: Mapping[str, int]) -> Mapping[str, int]:
         lane = await self._section.lane()
+        started = perf_counter()
         stored = await self._section.home_numbers().add_many(amounts)
         last: dict[str, int] = {}
         for key, document in stored.items():
@@ -109,6 +111,7 @@ class SectionNumbers(KeyValue[str, int]):
                 number = await self._above_spans(lane, key, number, amounts[key])
             lane.numbers.learn(key, number)
             last[key] = number
+        self._section.note("inc", NUMBERS, started)
         return last
 
     async def _above_spans(self, lane: Lane, key: str, number: int, amount: int) -> int:
