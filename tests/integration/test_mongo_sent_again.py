@@ -121,3 +121,13 @@ async def test_resources_are_added_once(stores: Stores) -> None:
     second = await sent("k", lambda: two.add_resources({}), again=True)
     assert first.resources_id == second.resources_id
     assert (await totals(two))["total_resources"] == 1
+    assert (first.version, second) == (1, first)
+
+
+async def test_resources_are_updated_once(stores: Stores) -> None:
+    one, two = stores
+    await one.update_resources("rs", {})
+    first = await sent("k", lambda: one.update_resources("rs", {}))
+    second = await sent("k", lambda: two.update_resources("rs", {}), again=True)
+    assert (first.version, second) == (2, first)
+    assert (await sent("l", lambda: two.update_resources("rs", {}), again=True)).version == 3

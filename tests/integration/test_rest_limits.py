@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -98,9 +99,20 @@ async def test_more_requests_than_there_is_room_for() -> None:
 
 
 class WaitedStore(InMemoryLightningStore):
-    """Counts who waits."""
+    """Counts who waits; a question for a worker is answered when ``free`` is set."""
 
     waits = 0
+    asked = 0
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.free = threading.Event()
+
+    async def get_worker_by_id(self, worker_id: str) -> Any:
+        self.asked += 1
+        while not self.free.is_set():  # noqa: ASYNC110 - it is set in another thread
+            await asyncio.sleep(0.01)
+        return await super().get_worker_by_id(worker_id)
 
     async def wait_for_rollouts(self, **asked: Any) -> Any:
         self.waits += 1
@@ -144,11 +156,13 @@ async def test_waiters_are_answered_at_once_when_the_server_stops() -> None:
             asyncio.create_task(http.post(f"{API}/waits/rollouts", json=body, timeout=30))
             for _ in range(5)
         ]
-        await until(lambda: store.waits == len(waiters))
+        asking = asyncio.create_task(http.get(f"{API}/workers/w"))
+        await until(lambda: store.waits == len(waiters) and store.asked == 1)
         stopping = asyncio.create_task(server.stop())
-        done, _ = await asyncio.wait([*waiters, stopping], return_when=asyncio.FIRST_COMPLETED)
-        assert stopping not in done  # answered before the server has ended
+        # The server cannot end before the question is answered.
         assert [(await waiter).status_code for waiter in waiters] == [503] * 5
+        store.free.set()
+        await asyncio.wait_for(asking, 30)
         await stopping
 
 

@@ -56,6 +56,21 @@ def test_everybody_who_waits_is_answered(number: signal.Signals) -> None:
     assert "Traceback" not in log
 
 
+def test_sighup_loses_nothing() -> None:
+    port = free_port("127.0.0.1")
+    base = f"http://127.0.0.1:{port}/v1/agl"
+    with running_agl("store", "--host", "127.0.0.1", "--port", str(port)) as process:
+        wait_until_answering(f"{base}/health", process)
+        enqueue(base)
+        process.send_signal(signal.SIGHUP)
+        with urllib.request.urlopen(f"{base}/statistics", timeout=30) as answer:
+            assert json.load(answer)["total_rollouts"] == 1
+        process.send_signal(signal.SIGTERM)
+        log = finished(process)
+    assert process.returncode == 0
+    assert log.count("SIGHUP: nothing is read again") == 1
+
+
 def finished(process: subprocess.Popen[str]) -> str:
-    _, log = process.communicate(timeout=20)
-    return log
+    """What it wrote until its end."""
+    return "".join(process.communicate(timeout=60))

@@ -145,6 +145,7 @@ async def _serve(settings: StoreSettings, token: str | None) -> None:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, _on_stop_signal, number, stop)
+    loop.add_signal_handler(signal.SIGHUP, _on_sighup)
     server = build_server(settings, token)
     spare_old_objects()
     if settings.n_workers == 1:
@@ -170,6 +171,13 @@ def _on_stop_signal(number: signal.Signals, stop: asyncio.Event) -> None:
     if not stop.is_set():
         logger.info("Received %s. Finishing open requests, then stopping.", number.name)
         stop.set()
+
+
+def _on_sighup() -> None:
+    logger.warning(
+        "SIGHUP: nothing is read again. This backend lives in one process, which would lose "
+        "everything if it were replaced; new settings, tokens and certificates need a restart."
+    )
 
 
 def build_server(settings: StoreSettings, token: str | None) -> LightningStoreServer:

@@ -37,6 +37,7 @@ from agl.types import (
     RUNNING_STATUSES,
     Attempt,
     AttemptUpdate,
+    NamedResources,
     ResourcesUpdate,
     Rollout,
     Span,
@@ -44,7 +45,7 @@ from agl.types import (
 )
 from agl.utils.id import generate_id
 from agl.utils.metrics import MetricsBackend
-from agl.utils.request_ids import request_ids
+from agl.utils.request_ids import RequestIds, request_ids
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ DEFAULT_DATABASE = "agentlightning"
 RECONCILE_SECONDS = 3600.0
 _LOST_CLAIMS = 32
 """Claims of one dequeue that others may have been faster with; each has drawn an id."""
+
+_MARK_DIGITS = 16
 
 R = TypeVar("R")
 
@@ -369,13 +372,25 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
         latest_id = await lane.head.read()
         return None if latest_id is None else await c.resources.find(latest_id)
 
+    async def _put_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
+        ids = request_ids()
+        if ids is not None and ids.sent_again:
+            written = await self.collections.resources_of_request(resources_id, resources_mark(ids))
+            if written is not None:
+                logger.info("A request that was sent again had been carried out already")
+                return written
+        return await super()._put_resources(resources_id, resources)
+
     async def _store_resources(
         self,
         c: LightningCollections,
         update: ResourcesUpdate,
         stored: ResourcesUpdate | None,
     ) -> None:
-        await _section(c).put_resources(update, stored)
+        ids = request_ids()
+        await _section(c).put_resources(
+            update, stored, None if ids is None else resources_mark(ids)
+        )
 
     # Waiting
 
@@ -440,6 +455,11 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
         reconciler = Reconciler(lane.database, self.partition_id)
         await lane.reading(reconciler.fold)
         return await lane.reading(reconciler.reconcile)
+
+
+def resources_mark(ids: RequestIds) -> str:
+    """By which resources tell which request wrote them last."""
+    return ids.first(1, _MARK_DIGITS)[0]
 
 
 def _section(c: LightningCollections) -> Section:

@@ -29,6 +29,7 @@ from agl.errors import BackendUnavailableError, StoreError
 from agl.store.collection.base import AtomicLabels, AtomicMode, KeyValue, LightningCollections
 from agl.store.collection.instrumented import CollectionsRecorder, Note
 from agl.store.collection.mongo.collection import MongoBasedCollection
+from agl.store.collection.mongo.documents import from_document
 from agl.store.collection.mongo.errors import translate
 from agl.store.collection.mongo.heartbeats import HEARTBEAT_SECONDS, Missed
 from agl.store.collection.mongo.indexes import INDEXES, ensure_collection
@@ -314,6 +315,15 @@ class MongoLightningCollections(LightningCollections):
             for root in roots
             if root.latest is not None and root.latest.attempt_id in attempt_ids
         ]
+
+    async def resources_of_request(self, resources_id: str, request: str) -> ResourcesUpdate | None:
+        """The resources, if this request was the last to write them."""
+        lane = await self.lane()
+        match = {"partition_id": self.partition_id, "resources_id": resources_id}
+        found = await lane.reading(lambda: lane.database["resources"].find_one(match))
+        if found is None or found.get("request") != request:
+            return None
+        return from_document(found, ResourcesUpdate)
 
     async def leave_loop(self) -> None:
         """Let what runs beside calls come to an end, in the running event loop."""

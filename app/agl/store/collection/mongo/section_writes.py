@@ -275,14 +275,25 @@ class SectionWrites:
             if marked:
                 lane.numbers.learn_mark(rollout_id)
 
-    async def put_resources(self, update: ResourcesUpdate, stored: ResourcesUpdate | None) -> None:
+    async def put_resources(
+        self, update: ResourcesUpdate, stored: ResourcesUpdate | None, request: str | None
+    ) -> None:
         """Store resources and make them the latest, in one transaction.
+
+        Args:
+            update: What to store.
+            stored: What it replaces.
+            request: By which it is known again if the request comes once more.
 
         Raises:
             ConflictError: somebody else has written them since they were read.
         """
         lane = await self.lane()
-        document = {"partition_id": lane.partition_id, **model_fields(update)}
+        document = {
+            "partition_id": lane.partition_id,
+            **model_fields(update),
+            "request": request,
+        }
         what = f"Resources {update.resources_id}"
         if stored is None:
             write = Write("resources", sealed({"_id": new_id(), **document}, what))
