@@ -46,9 +46,12 @@ def may_wait(seconds: float, rollout: Rollout, stored: float | None, now: float)
 
 
 class Heartbeats:
-    """Those of one event loop that wait."""
+    """Those of one event loop that wait, for so many seconds at most."""
 
-    def __init__(self, combiner: Combiner, beside: Callable[[Awaitable[None]], None]) -> None:
+    def __init__(
+        self, combiner: Combiner, beside: Callable[[Awaitable[None]], None], seconds: float
+    ) -> None:
+        self._seconds = seconds
         self._combiner = combiner
         self._beside = beside
         self._waiting: dict[Hashable, Beat] = {}
@@ -59,7 +62,7 @@ class Heartbeats:
         """Have a heartbeat written within a moment; a later one of the same attempt replaces it."""
         self._waiting[beat.write.merge] = beat
         limit = rollout.config.unresponsive_seconds
-        delay = HEARTBEAT_SECONDS if limit is None else min(HEARTBEAT_SECONDS, limit / 4)
+        delay = self._seconds if limit is None else min(self._seconds, limit / _SHARE_OF_LIMIT)
         loop = asyncio.get_running_loop()
         if self._timer is not None and self._timer.when() <= loop.time() + delay:
             return

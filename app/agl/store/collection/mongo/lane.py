@@ -68,7 +68,7 @@ class Lane:
             self.turns,
         )
         self.heartbeat_seconds = heartbeat_seconds
-        self.heartbeats = Heartbeats(self.combiner, self.run_beside)
+        self.heartbeats = Heartbeats(self.combiner, self.run_beside, heartbeat_seconds)
         self.loader = RootLoader(self.database, partition_id, self.metrics, self.turns)
         self.queue = QueueHead(self.database, partition_id, self.turns)
         self.numbers = KnownNumbers()
