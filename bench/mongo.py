@@ -31,6 +31,9 @@ from bench.mongo_servers import (
 from bench.store import LOADER, build_loader
 
 SPANS = 4
+REQUESTS = 6
+"""Of a rollout: start, spans, finish."""
+
 PROCESSES = (1, 2, 4)
 YARDSTICKS = ("yardstick", "yardstick-bare")
 VARIANTS = (
@@ -47,6 +50,7 @@ _FIGURES = (
     "p99_ms",
     "store_cpu_us_per_request",
     "mongo_cpu_us_per_span",
+    "cpu_us_per_span",
     "loader_cpu_share",
     "client_cpu_us",
 )
@@ -55,6 +59,8 @@ _RATIOS = {
     "spans / indexed inserts, 2 processes": ("spans_per_second", "ours-2", "yardstick-2"),
     "spans / bare inserts, 1 process": ("spans_per_second", "ours-1", "yardstick-bare-1"),
     "spans / bare inserts, 2 processes": ("spans_per_second", "ours-2", "yardstick-bare-2"),
+    "CPU of an insert / of a span, 1 process": ("cpu_us_per_span", "yardstick-1", "ours-1"),
+    "CPU of an insert / of a span, 2 processes": ("cpu_us_per_span", "yardstick-2", "ours-2"),
     "spans, 2 processes / 1": ("spans_per_second", "ours-2", "ours-1"),
     "inserts, 2 processes / 1": ("spans_per_second", "yardstick-2", "yardstick-1"),
     "store's CPU per request, 4 / 1": ("store_cpu_us_per_request", "ours-4", "ours-1"),
@@ -105,7 +111,7 @@ def measure(server: MongoServer, options: argparse.Namespace) -> dict[str, Any]:
     for number in range(options.rounds):
         turn = number % len(options.only)
         order = [*options.only[turn:], *options.only[:turn]]
-        rounds.append({variant: _run(server, variant, options) for variant in order})
+        rounds.append({name: _with_sum(_run(server, name, options)) for name in order})
         rates = (f"{name} {run['spans_per_second']:.0f}/s" for name, run in rounds[-1].items())
         print(f"round {number + 1}: {', '.join(rates)}", file=sys.stderr, flush=True)
     return {
@@ -156,6 +162,12 @@ def _serve(server: MongoServer, database: str, processes: int, options: argparse
             "loader_cpu_share": run["loader_cpu_share"],
             "span_p50_ms": run["add_span"]["p50_ms"],
         }
+
+
+def _with_sum(run: Run) -> Run:
+    """The run and the CPU time of a span in all: in the store, or the client, and in MongoDB."""
+    own = run.get("client_cpu_us", run.get("store_cpu_us_per_request", 0.0) * REQUESTS / SPANS)
+    return {**run, "cpu_us_per_span": own + run["mongo_cpu_us_per_span"]}
 
 
 def _medians(rounds: list[dict[str, Run]], variant: str) -> dict[str, float]:
