@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.mongo_growth import growth
 from bench.mongo_servers import (
-    DURABLE,
+    STAND_IN,
     MongoServer,
     any_server,
     cpu_seconds,
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         build_loader()
-        with any_server(DURABLE) as server:
+        with any_server(*STAND_IN) as server:
             report: dict[str, Any] = {"server": describe(server), "cores": os.cpu_count()}
             if "speed" in options.parts:
                 report |= measure(server, options)

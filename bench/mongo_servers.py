@@ -24,11 +24,12 @@ sys.path.append(str(ROOT / "tests" / "lab"))
 
 from mongo import MongoServer, any_server
 
-__all__ = ["DURABLE", "MongoServer", "RunningStore", "any_server"]
+__all__ = ["STAND_IN", "MongoServer", "RunningStore", "any_server"]
 __all__ += ["cpu_seconds", "inserting", "serving"]
 
-DURABLE = "--sync-on-commit"
-"""For the stand-in, whose ``bulkWrite`` drops the ``j: true`` that its ``insert`` heeds."""
+STAND_IN = ("--sync-on-commit", "--cache-size", "4G")
+"""Its ``bulkWrite`` drops the ``j: true`` that its ``insert`` heeds, so it syncs every commit; and
+it builds an index in one transaction, which has to fit into its cache."""
 
 
 PARTITION = "bench"
