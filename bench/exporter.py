@@ -52,6 +52,8 @@ class Comparison:
     folder_mib: float
     first_ours: float
     first_theirs: float
+    ready_ours: float
+    ready_theirs: float
     later_ours: float
     later_theirs: float
     later_ratios: list[float]
@@ -98,20 +100,34 @@ class Scraper:
         return seconds, body
 
 
+@dataclass
+class Server:
+    """An exporter that answers.
+
+    Attributes:
+        ready: Milliseconds from its start to its first answer. Ours has read the folder by then,
+            theirs reads it with the first scrape.
+    """
+
+    pid: int
+    ready: float
+
+
 @contextlib.contextmanager
-def serving(command: Sequence[str], folder: Path, port: int) -> Generator[int]:
-    """Run a server on ``port`` while inside; yields its pid."""
+def serving(command: Sequence[str], folder: Path, port: int) -> Generator[Server]:
+    """Run a server on ``port`` while inside."""
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 60
+        began = time.monotonic()
+        deadline = began + 60
         while True:
             if _answers(port):
                 break
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{command[0]} does not serve")
             time.sleep(0.02)
-        yield process.pid
+        yield Server(process.pid, (time.monotonic() - began) * 1000)
     finally:
         process.terminate()
         process.wait()
@@ -151,19 +167,19 @@ def compare(processes: int, rounds: int, paths: int) -> Comparison:
     with metrics_folder() as folder, Writers(folder, processes, paths) as writers:
         writers.count()
         one, two = free_port(), free_port()
-        with serving(ours(one), folder, one) as pid, serving(theirs(two), folder, two) as other:
+        with serving(ours(one), folder, one) as mine, serving(theirs(two), folder, two) as other:
             us, them = Scraper(one, "/v1/prometheus"), Scraper(two, "/metrics")
             first_ours, _ = us.scrape()
             first_theirs, _ = them.scrape()
             pairs: list[tuple[float, float]] = []
-            spent = [-cpu_seconds(pid), -cpu_seconds(other)]
+            spent = [-cpu_seconds(mine.pid), -cpu_seconds(other.pid)]
             for _ in range(rounds):
                 writers.count()
                 theirs_seconds, their_body = them.scrape()
                 writers.count()
                 ours_seconds, _ = us.scrape()
                 pairs.append((ours_seconds, theirs_seconds))
-            spent = [cpu_seconds(pid) + spent[0], cpu_seconds(other) + spent[1]]
+            spent = [cpu_seconds(mine.pid) + spent[0], cpu_seconds(other.pid) + spent[1]]
             _check_same(us, them)
             return Comparison(
                 processes=processes,
@@ -171,12 +187,14 @@ def compare(processes: int, rounds: int, paths: int) -> Comparison:
                 folder_mib=_taken(folder),
                 first_ours=first_ours * 1000,
                 first_theirs=first_theirs * 1000,
+                ready_ours=mine.ready,
+                ready_theirs=other.ready,
                 later_ours=median(a for a, _ in pairs) * 1000,
                 later_theirs=median(b for _, b in pairs) * 1000,
                 later_ratios=[b / a for a, b in pairs],
                 cpu_ours=spent[0] / rounds * 1000,
                 cpu_theirs=spent[1] / rounds * 1000,
-                memory_mib=resident_mib(pid),
+                memory_mib=resident_mib(mine.pid),
             )
 
 
@@ -265,7 +283,8 @@ def main() -> int:
             f"CPU {found.cpu_ours:.1f} ms against {found.cpu_theirs:.0f} ms = "
             f"{found.cpu_ratio:.0f} times; "
             f"first {found.first_ours:.0f} against {found.first_theirs:.0f} ms = "
-            f"{found.first_ratio:.1f} times; exporter {found.memory_mib:.0f} MiB",
+            f"{found.first_ratio:.1f} times, after a start of {found.ready_ours:.0f} and "
+            f"{found.ready_theirs:.0f} ms; exporter {found.memory_mib:.0f} MiB",
             flush=True,
         )
     dead = deaths(options.deaths) if options.deaths else {}

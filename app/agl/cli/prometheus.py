@@ -173,7 +173,11 @@ def create_prometheus_app(
     exporter = Exporter(ensure_prometheus_dir(), None if poll is None else poll.gauges)
 
     @contextlib.asynccontextmanager
-    async def asking(app: FastAPI) -> AsyncGenerator[None]:
+    async def running(app: FastAPI) -> AsyncGenerator[None]:
+        try:
+            await asyncio.to_thread(exporter.prepare)
+        except Exception:
+            logger.exception("The metrics folder could not be read.")
         task = None if poll is None else asyncio.create_task(poll.run())
         yield
         if task is not None:
@@ -185,7 +189,7 @@ def create_prometheus_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=asking,
+        lifespan=running,
     )
 
     async def health() -> dict[str, str]:
