@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from grafana_foundation_sdk.builders import dashboard as dashboard_builder
 from grafana_foundation_sdk.models import dashboard as dashboard_model
 
+from agl.ops.dashboards.frame import Frame, assemble
 from agl.ops.dashboards.panels import (
     OPS,
     SECONDS,
     Query,
     Row,
     SeriesPanel,
-    add_rows,
-    datasource_variable,
-    label_variable,
     legend_of,
     quantile,
     quantile_queries,
     rate_by,
 )
+from agl.ops.dashboards.thresholds import Alerts
 
 UID = "agl-store"
+FRAME = Frame(
+    UID,
+    "LightningStore",
+    "Traffic, latency and errors of the LightningStore, from its HTTP API through the store to the "
+    "collections of its backend, and how rollouts end.",
+    ("lightningstore",),
+    "agl_http_total",
+)
 
 HTTP = "agl_http_latency"
 HTTP_CALLS = "agl_http_total"
@@ -227,24 +233,7 @@ def _rollouts_row() -> Row:
     )
 
 
-def build() -> dashboard_model.Dashboard:
+def build(alerts: Alerts) -> dashboard_model.Dashboard:
     """Return the board, ready to be rendered."""
-    board = (
-        dashboard_builder.Dashboard("LightningStore")
-        .uid(UID)
-        .description(
-            "Traffic, latency and errors of the LightningStore, from its HTTP API through the "
-            "store to the collections of its backend, and how rollouts end."
-        )
-        .tags(["agl", "lightningstore"])
-        .readonly()
-        .refresh("10s")
-        .time("now-1h", "now")
-        .timezone("browser")
-        .tooltip(dashboard_model.DashboardCursorSync.CROSSHAIR)
-        .with_variable(datasource_variable())
-        .with_variable(label_variable("job", "agl_http_total"))
-        .with_variable(label_variable("instance", "agl_http_total", 'job=~"$job"'))
-    )
-    add_rows(board, (_http_row(), _store_row(), _collections_row(), _rollouts_row(), _waits_row()))
-    return board.build()
+    rows = (_http_row(), _store_row(), _collections_row(), _rollouts_row(), _waits_row())
+    return assemble(FRAME, rows, alerts)

@@ -1,11 +1,11 @@
-"""The ``agl-mongo`` board: how MongoDB is, as its exporter tells."""
+"""The ``agl-mongodb`` board: how MongoDB is, as its exporter tells."""
 
 from __future__ import annotations
 
-from grafana_foundation_sdk.builders import dashboard as dashboard_builder
 from grafana_foundation_sdk.models import dashboard as dashboard_model
 from grafana_foundation_sdk.models import units
 
+from agl.ops.dashboards.frame import Frame, assemble
 from agl.ops.dashboards.panels import (
     OPS,
     SECONDS,
@@ -13,14 +13,20 @@ from agl.ops.dashboards.panels import (
     Query,
     Row,
     SeriesPanel,
-    add_rows,
-    datasource_variable,
-    label_variable,
     legend_of,
     rate_by,
 )
+from agl.ops.dashboards.thresholds import Alerts
 
-UID = "agl-mongo"
+UID = "agl-mongodb"
+FRAME = Frame(
+    UID,
+    "Collections and MongoDB",
+    "What MongoDB does for the store, whether it takes writes, and how large it has grown. Empty "
+    "for a bundle that keeps its rollouts in memory.",
+    ("mongodb",),
+    "mongodb_up",
+)
 
 SERVER = "mongodb_ss"
 MEMBERS = "mongodb_rs_members"
@@ -158,24 +164,6 @@ def _storage_row() -> Row:
     )
 
 
-def build() -> dashboard_model.Dashboard:
+def build(alerts: Alerts) -> dashboard_model.Dashboard:
     """Return the board, ready to be rendered."""
-    board = (
-        dashboard_builder.Dashboard("MongoDB")
-        .uid(UID)
-        .description(
-            "What MongoDB does for the store, whether it takes writes, and how large it has "
-            "grown. Empty for a bundle that keeps its rollouts in memory."
-        )
-        .tags(["agl", "mongodb"])
-        .readonly()
-        .refresh("10s")
-        .time("now-1h", "now")
-        .timezone("browser")
-        .tooltip(dashboard_model.DashboardCursorSync.CROSSHAIR)
-        .with_variable(datasource_variable())
-        .with_variable(label_variable("job", "mongodb_up"))
-        .with_variable(label_variable("instance", "mongodb_up", 'job=~"$job"'))
-    )
-    add_rows(board, (_work_row(), _health_row(), _storage_row()))
-    return board.build()
+    return assemble(FRAME, (_work_row(), _health_row(), _storage_row()), alerts)
