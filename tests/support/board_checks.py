@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import promql_parser
@@ -20,6 +22,7 @@ COUNTER = ("_total", "_bucket", "_count", "_sum")
 RANGED = {"rate", "irate", "increase", "delta", "changes", "resets"}
 
 
+@cache
 def shipped_alerts() -> Alerts:
     """The alerts of prometheus/alerts."""
     return Alerts(load_alerts(ALERTS))
@@ -90,11 +93,17 @@ def _nodes(node: Any, above: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
         yield from _nodes(argument, inside)
 
 
-def selections(expr: str) -> Iterator[tuple[str, dict[str, str], list[Any]]]:
-    """Each series a query reads: its name, its matchers (label -> text), what it stands in."""
+@cache
+def selections(expr: str) -> list[tuple[str, dict[str, set[str]], list[Any]]]:
+    """Each series a query reads: its name, its matchers (label -> texts), what it stands in."""
+    found: list[tuple[str, dict[str, set[str]], list[Any]]] = []
     for node, above in nodes(expr):
         if isinstance(node, promql_parser.VectorSelector):
-            yield node.name, {m.name: m.value for m in node.matchers.matchers}, above
+            matchers: dict[str, set[str]] = {}
+            for matcher in node.matchers.matchers:
+                matchers.setdefault(matcher.name, set()).add(matcher.value)
+            found.append((node.name, matchers, above))
+    return found
 
 
 def served() -> dict[str, set[str]]:
@@ -109,5 +118,6 @@ def served() -> dict[str, set[str]]:
             found[name + part] = labels | ({"le"} if part == "_bucket" else set())
     for name, expr in load_recorded(RULES).items():
         read = [found.get(series, set()) for series, _ in selectors(expr)]
-        found[name] = set().union(*read) | grouping_labels(expr) | everywhere
+        made = set(re.findall(r', "(\w+)", "[^"]*", "", ""\)', expr))
+        found[name] = set().union(*read) | grouping_labels(expr) | made | everywhere
     return found

@@ -20,11 +20,21 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from agl.errors import AglError
 from agl.ops.alerting.rules import load_alerts
-from agl.ops.dashboards import mongodb, overview, store
+from agl.ops.dashboards import (
+    gpu,
+    mongodb,
+    monitoring,
+    node,
+    overview,
+    rollouts,
+    store,
+    training,
+)
 from agl.ops.dashboards.thresholds import Alerts
 
 BOARDS: Mapping[str, Callable[[Alerts], Dashboard]] = {
-    module.UID: module.build for module in (overview, store, mongodb)
+    module.UID: module.build
+    for module in (overview, store, rollouts, mongodb, node, gpu, training, monitoring)
 }
 
 

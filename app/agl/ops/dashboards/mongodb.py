@@ -7,14 +7,24 @@ from grafana_foundation_sdk.models import units
 
 from agl.ops.dashboards.frame import Frame, assemble
 from agl.ops.dashboards.panels import (
+    NO_UNIT,
     OPS,
+    RATIO,
     SECONDS,
     SELECTOR,
     Query,
     Row,
     SeriesPanel,
+    State,
+    StatPanel,
+    highest,
     legend_of,
+    only_some,
+    quantile,
+    quantile_queries,
     rate_by,
+    selected,
+    total,
 )
 from agl.ops.dashboards.thresholds import Alerts
 
@@ -28,6 +38,8 @@ FRAME = Frame(
     "mongodb_up",
 )
 
+ABSENT = "No MongoDB is watched"
+NO_STORE = "No store"
 SERVER = "mongodb_ss"
 MEMBERS = "mongodb_rs_members"
 DATABASES = "mongodb_dbstats"
@@ -49,6 +61,185 @@ def _latency() -> Query:
     spent = rate_by(f"{SERVER}_opLatencies_latency", ("op_type",))  # in microseconds
     operations = rate_by(f"{SERVER}_opLatencies_ops", ("op_type",))
     return Query(f"{spent} / {operations} / 1e6", "{{op_type}}")
+
+
+def _server(metric: str, matchers: str = "") -> str:
+    """The largest value of each server."""
+    return highest(selected(metric, matchers), ("instance",))
+
+
+def _now_row() -> Row:
+    current = _server(f"{SERVER}_connections", 'conn_type="current"')
+    free = _server(f"{SERVER}_connections", 'conn_type="available"')
+    used = _server(f"{DATABASES}_fsUsedSize")
+    size = _server(f"{DATABASES}_fsTotalSize")
+    seen = highest(selected("mongodb_up"), ("instance",))
+    known = _server(f"{SERVER}_uptime")
+    return Row(
+        "Now",
+        (
+            StatPanel(
+                "MongoDB Answers",
+                "Whether each exporter reaches its server. Without rights: it reaches it and may "
+                "read nothing.",
+                NO_UNIT,
+                5,
+                (Query(f"{seen} * 2 unless {known} or {seen} * 0 + 1", "{{instance}}"),),
+                ABSENT,
+                states=(
+                    State(1, "Yes", "green"),
+                    State(0, "No", "red"),
+                    State(2, "Without rights", "orange"),
+                ),
+                alerts=("MongoDBDown", "MongoDBExporterUnauthorized"),
+                limits=(),
+            ),
+            StatPanel(
+                "Takes Writes",
+                "Whether the replica set has a primary. Without one the store answers 503, keeps "
+                "nothing, and goes on by itself when there is one again.",
+                NO_UNIT,
+                4,
+                (Query(highest(selected(f"{SERVER}_repl_isWritablePrimary")), "primary"),),
+                ABSENT,
+                states=(State(1, "Yes", "green"), State(0, "No", "red")),
+                alerts=("MongoDBNoPrimary",),
+                limits=(),
+            ),
+            StatPanel(
+                "Connections Used",
+                "Share of the connections the server allows.",
+                RATIO,
+                4,
+                (Query(f"{current} / ({current} + {free})", "{{instance}}"),),
+                ABSENT,
+                alerts=("MongoDBConnectionsHigh",),
+            ),
+            StatPanel(
+                "Disk Used",
+                "Share of the disk that MongoDB's data lie on.",
+                RATIO,
+                4,
+                (Query(f"{used} / {size}", "{{instance}}"),),
+                ABSENT,
+                alerts=("MongoDBDiskFillingUp", "MongoDBDiskAlmostFull"),
+            ),
+            StatPanel(
+                "Known Vulnerability",
+                "Servers of a version with a known hole; prometheus/data/mongodb_cve.yml lists "
+                "them.",
+                NO_UNIT,
+                4,
+                (
+                    Query(
+                        f"count({selected('instance:mongodb_vulnerable:info')} > 0)"
+                        f" or count({selected('mongodb_version_info')}) * 0",
+                        "servers",
+                    ),
+                ),
+                "Version not told",
+                alerts=("MongoDBKnownVulnerability",),
+                spark=False,
+            ),
+            StatPanel(
+                "Up Since",
+                "How long the youngest of the servers has been up.",
+                SECONDS,
+                3,
+                (Query(f"min({selected(f'{SERVER}_uptime')})", "uptime"),),
+                ABSENT,
+                alerts=("MongoDBRestarted",),
+                limits=(),
+                spark=False,
+            ),
+        ),
+    )
+
+
+def _collections_row() -> Row:
+    inner = 'operation!="atomic"'
+    latency = "agl_collections_latency"
+    commands = "agl_mongo_commands_latency"
+    return Row(
+        "The Store's View",
+        (
+            SeriesPanel(
+                "Collection Operations / Sec (by Collection)",
+                "What the store asks of its collections; `atomic` sections are left out, they "
+                "enclose the others.",
+                OPS,
+                8,
+                (Query(rate_by(f"{latency}_count", ("collection",), inner), "{{collection}}"),),
+                NO_STORE,
+                deeper="agl-store",
+            ),
+            SeriesPanel(
+                "Collection Latency P95 (by Collection)",
+                "95 % of the operations on a collection are faster than this.",
+                SECONDS,
+                8,
+                (Query(quantile(0.95, latency, ("collection",), inner), "{{collection}}"),),
+                NO_STORE,
+                deeper="agl-store",
+            ),
+            SeriesPanel(
+                "Command Latency P95 (by Command)",
+                "95 % of the commands the store sends to MongoDB are answered faster than this, "
+                "the network included.",
+                SECONDS,
+                8,
+                (Query(quantile(0.95, commands, ("command",)), "{{command}}"),),
+                "No store on MongoDB",
+            ),
+            SeriesPanel(
+                "Commands That Failed / Sec",
+                "Commands that MongoDB refused, or that found no server.",
+                OPS,
+                8,
+                (
+                    Query(
+                        only_some(
+                            rate_by(
+                                "agl_mongo_commands_total", ("command", "status"), 'status!="OK"'
+                            )
+                        ),
+                        "{{command}} {{status}}",
+                    ),
+                ),
+                "✓ None",
+            ),
+            SeriesPanel(
+                "Sent Again, Aborted / Sec",
+                "Writes, transactions and commits that were sent again after a failure, and "
+                "transactions given up.",
+                OPS,
+                8,
+                (
+                    Query(
+                        only_some(rate_by("agl_mongo_retries_total", ("operation",))),
+                        "{{operation}} again",
+                    ),
+                    Query(
+                        only_some(
+                            rate_by(
+                                "agl_mongo_transactions_total", ("outcome",), 'outcome="aborted"'
+                            )
+                        ),
+                        "transaction {{outcome}}",
+                    ),
+                ),
+                "✓ None",
+            ),
+            SeriesPanel(
+                "Waiting for a Connection (P50, P95, P99)",
+                "How long the store's calls wait for a free connection of their pool.",
+                SECONDS,
+                8,
+                quantile_queries("agl_mongo_pool_wait"),
+                "No store on MongoDB",
+            ),
+        ),
+    )
 
 
 def _work_row() -> Row:
@@ -94,7 +285,17 @@ def _work_row() -> Row:
     )
 
 
+def _lag() -> str:
+    """Seconds, by member."""
+    primary = selected(f"{MEMBERS}_optimeDate", 'member_state="PRIMARY"')
+    secondary = selected(f"{MEMBERS}_optimeDate", 'member_state="SECONDARY"')
+    behind = f"max by (rs_nm) ({primary}) - on (rs_nm) group_right max by (rs_nm, member_idx)"
+    return f"({behind} ({secondary})) / 1000"
+
+
 def _health_row() -> Row:
+    head = _server("mongodb_mongod_replset_oplog_head_timestamp")
+    tail = _server("mongodb_mongod_replset_oplog_tail_timestamp")
     return Row(
         "Replica Set",
         (
@@ -105,6 +306,8 @@ def _health_row() -> Row:
                 units.Short,
                 8,
                 (_gauge(f"{SERVER}_repl_isWritablePrimary", ("rs_nm",)),),
+                alerts=("MongoDBNoPrimary",),
+                limits=(),
             ),
             SeriesPanel(
                 "MongoDB Members Healthy",
@@ -112,6 +315,8 @@ def _health_row() -> Row:
                 units.Short,
                 8,
                 (_gauge(f"{MEMBERS}_health", ("member_idx", "member_state")),),
+                alerts=("MongoDBMemberUnhealthy", "MongoDBMemberUnusualState"),
+                limits=(),
             ),
             SeriesPanel(
                 "MongoDB Uptime",
@@ -119,6 +324,49 @@ def _health_row() -> Row:
                 SECONDS,
                 8,
                 (_gauge(f"{SERVER}_uptime", ("instance",)),),
+                alerts=("MongoDBRestarted",),
+                limits=(),
+            ),
+            SeriesPanel(
+                "MongoDB Replication Lag",
+                "How far each secondary is behind the primary. With one member there is none.",
+                SECONDS,
+                8,
+                (Query(_lag(), "{{member_idx}}"),),
+                "One member",
+                alerts=("MongoDBReplicationLag",),
+            ),
+            SeriesPanel(
+                "MongoDB Oplog Window",
+                "How long a secondary may be away and still catch up: the time that the oplog "
+                "covers.",
+                units.Hours,
+                8,
+                (Query(f"({head} - {tail}) / 3600", "{{instance}}"),),
+                "The exporter does not tell",
+                alerts=("MongoDBOplogWindowShort",),
+            ),
+            SeriesPanel(
+                "MongoDB Operations Queued",
+                "Reads and writes that wait inside the server. Any that last: it is overloaded.",
+                NO_UNIT,
+                8,
+                (
+                    Query(
+                        only_some(
+                            total(
+                                selected(
+                                    f"{SERVER}_globalLock_currentQueue",
+                                    'count_type=~"readers|writers"',
+                                ),
+                                ("instance", "count_type"),
+                            )
+                        ),
+                        "{{instance}} {{count_type}}",
+                    ),
+                ),
+                "✓ None waits",
+                alerts=("MongoDBOperationsQueued",),
             ),
         ),
     )
@@ -166,4 +414,5 @@ def _storage_row() -> Row:
 
 def build(alerts: Alerts) -> dashboard_model.Dashboard:
     """Return the board, ready to be rendered."""
-    return assemble(FRAME, (_work_row(), _health_row(), _storage_row()), alerts)
+    rows = (_now_row(), _collections_row(), _work_row(), _health_row(), _storage_row())
+    return assemble(FRAME, rows, alerts)

@@ -1,0 +1,338 @@
+"""The ``agl-rollouts`` board: the queue, attempts, workers, and whether the data can be used."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.models import dashboard as dashboard_model
+from grafana_foundation_sdk.models import units
+
+from agl.ops.dashboards.frame import Frame, assemble
+from agl.ops.dashboards.panels import (
+    BYTES,
+    NO_UNIT,
+    RATIO,
+    SECONDS,
+    Query,
+    Row,
+    SeriesPanel,
+    State,
+    StatesPanel,
+    StatPanel,
+    highest,
+    legend_of,
+    rate,
+    rate_by,
+    selected,
+    state,
+    total,
+)
+from agl.ops.dashboards.thresholds import Alerts
+
+UID = "agl-rollouts"
+FRAME = Frame(
+    UID,
+    "Rollouts and Workers",
+    "How long rollouts wait and run, how attempts end, what workers do, and whether what they "
+    "leave behind can be trained on. `agl store stuck` gives the ids, which are in no metric.",
+    ("rollouts", "workers"),
+    "agl_exporter_folder_up",
+)
+PER_MINUTE = units.CountsPerMinute
+NOT_SEEN = "The store tells nothing"
+
+
+def _per_minute(metric: str, label: str, matchers: str = "") -> Query:
+    """What a cumulative store-wide figure grows by in a minute, by one label."""
+    return Query(f"{highest(rate(metric, matchers), (label,))} * 60", legend_of((label,)))
+
+
+def _now_row() -> Row:
+    return Row(
+        "Now",
+        (
+            StatPanel(
+                "Rollouts Waiting",
+                "Rollouts in the queue, those that wait for another attempt included.",
+                NO_UNIT,
+                4,
+                (Query(state("queue_depth"), "waiting"),),
+                NOT_SEEN,
+            ),
+            StatPanel(
+                "Longest Wait",
+                "Age of the rollout that has waited longest. `agl store stuck` names it.",
+                SECONDS,
+                4,
+                (Query(state("oldest_queued_age_seconds"), "age"),),
+                "Nothing waits",
+            ),
+            StatPanel(
+                "Attempts Running",
+                "Attempts that workers are at now, as the store knows.",
+                NO_UNIT,
+                4,
+                (Query(state("running_attempts"), "running"),),
+                NOT_SEEN,
+            ),
+            StatPanel(
+                "Oldest Attempt",
+                "Age of the attempt that has run longest. `agl store stuck` names it.",
+                SECONDS,
+                4,
+                (Query(state("oldest_running_age_seconds"), "age"),),
+                "Nothing runs",
+            ),
+            StatPanel(
+                "Silent Workers",
+                "Workers that have sent no sign of life for too long. `agl store stuck` names "
+                "them.",
+                NO_UNIT,
+                4,
+                (Query(state("silent_workers"), "silent"),),
+                NOT_SEEN,
+            ),
+            StatPanel(
+                "Age of These Figures",
+                "The exporter asks the store now and then. Beyond a minute old figures vanish, and "
+                "only this one stays.",
+                SECONDS,
+                4,
+                (Query(state("age_seconds"), "age"),),
+                NOT_SEEN,
+                deeper="agl-monitoring",
+            ),
+        ),
+    )
+
+
+def _queue_row() -> Row:
+    live = 'status=~"queuing|requeuing|preparing|running"'
+    return Row(
+        "Queue",
+        (
+            SeriesPanel(
+                "Rollouts Under Way (by Status)",
+                "Rollouts that wait, are prepared or run. Only queuing growing: nobody takes them.",
+                NO_UNIT,
+                8,
+                (
+                    Query(
+                        total(state("rollouts", ("status", "mode"), live), ("status",)),
+                        legend_of(("status",)),
+                    ),
+                ),
+                NOT_SEEN,
+                stacked=True,
+            ),
+            SeriesPanel(
+                "Longest Wait in the Queue",
+                "Age of the rollout that has waited longest. A straight line upwards: the queue "
+                "does not move.",
+                SECONDS,
+                8,
+                (Query(state("oldest_queued_age_seconds"), "longest wait"),),
+                "Nothing waits",
+            ),
+            SeriesPanel(
+                "Rollouts Finished / Min (by Status)",
+                "Rollouts that ended per minute: succeeded, failed or cancelled.",
+                PER_MINUTE,
+                8,
+                (
+                    Query(
+                        f"{rate_by('agl_rollouts_total', ('status',))} * 60",
+                        legend_of(("status",)),
+                    ),
+                ),
+                "No store",
+                stacked=True,
+            ),
+        ),
+    )
+
+
+def _attempts_row() -> Row:
+    ended = 'status!~"preparing|running"'
+    return Row(
+        "Attempts",
+        (
+            SeriesPanel(
+                "Attempts Ended / Min (by Status)",
+                "How attempts ended. Timeout: too slow. Unresponsive: the worker fell silent. Both "
+                "are tried again as long as the rollout allows.",
+                PER_MINUTE,
+                8,
+                (_per_minute("agl_state_attempts", "status", ended),),
+                NOT_SEEN,
+            ),
+            SeriesPanel(
+                "Oldest Attempt, of Its Timeout",
+                "Share of its timeout that the attempt nearest to it has used. Above 100 % the "
+                "watchdog should have ended it.",
+                RATIO,
+                8,
+                (Query(state("oldest_running_timeout_ratio"), "share of the timeout"),),
+                "Nothing runs",
+            ),
+            SeriesPanel(
+                "Retries / Min",
+                "Attempts that were not the first of their rollout. As many as rollouts finish: "
+                "everything is done twice.",
+                PER_MINUTE,
+                8,
+                (Query(f"{highest(rate('agl_state_retries'))} * 60", "retries"),),
+                NOT_SEEN,
+            ),
+        ),
+    )
+
+
+def _workers_row() -> Row:
+    return Row(
+        "Workers",
+        (
+            SeriesPanel(
+                "Workers (by Status)",
+                "Idle: asking for work. Busy: at an attempt. Unknown: never said. All idle with an "
+                "empty queue: the trainer gives nothing.",
+                NO_UNIT,
+                8,
+                (Query(state("workers", ("status",)), legend_of(("status",))),),
+                "No worker has come",
+                stacked=True,
+            ),
+            SeriesPanel(
+                "Oldest Sign of Life (by Status)",
+                "How long the quietest worker of each status has been silent. Its line climbs one "
+                "second a second until the worker speaks again.",
+                SECONDS,
+                8,
+                (
+                    Query(
+                        state("worker_oldest_heartbeat_age_seconds", ("status",)),
+                        legend_of(("status",)),
+                    ),
+                ),
+                "No worker has come",
+            ),
+            SeriesPanel(
+                "Workers That Are Silent",
+                "Workers that have sent no sign of life for too long.",
+                NO_UNIT,
+                8,
+                (Query(state("silent_workers"), "silent"),),
+                NOT_SEEN,
+            ),
+        ),
+    )
+
+
+def _data_row() -> Row:
+    late = rate_by("agl_rollouts_late_total", ("event",))
+    return Row(
+        "Can the Data Be Used?",
+        (
+            SeriesPanel(
+                "Finished Without Spans / Min (by Mode)",
+                "Rollouts that succeeded and left no span: nothing to train on.",
+                PER_MINUTE,
+                8,
+                (_per_minute("agl_state_finished_without_spans", "mode"),),
+                NOT_SEEN,
+            ),
+            SeriesPanel(
+                "Finished Without Reward / Min (by Mode)",
+                "Rollouts that succeeded and gave no reward. Usual for some validations, a fault "
+                "of the agent in training.",
+                PER_MINUTE,
+                8,
+                (_per_minute("agl_state_finished_without_reward", "mode"),),
+                NOT_SEEN,
+            ),
+            SeriesPanel(
+                "Late and Double Writes / Min",
+                "Spans and updates that came after the end of their rollout, and spans that were "
+                "stored already: slow or repeating clients.",
+                PER_MINUTE,
+                8,
+                (
+                    Query(f"{late} * 60", "late {{event}}"),
+                    Query(f"{rate_by('agl_spans_duplicates_total', ())} * 60", "double span"),
+                ),
+                "No store",
+            ),
+        ),
+    )
+
+
+def _memory_row() -> Row:
+    return Row(
+        "Spans in Memory",
+        (
+            SeriesPanel(
+                "Spans Kept",
+                "Spans that the store holds. With the memory store it falls when spans are given "
+                "up for want of room.",
+                NO_UNIT,
+                8,
+                (Query(state("spans_stored"), "spans"),),
+                NOT_SEEN,
+            ),
+            SeriesPanel(
+                "Span Memory and Its Limits",
+                "What spans take, and where the memory store begins to give up the oldest and "
+                "where it stops. Not there with MongoDB.",
+                BYTES,
+                8,
+                (
+                    Query(state("span_bytes"), "spans"),
+                    Query(state("safe_threshold_bytes"), "given up down to"),
+                    Query(state("eviction_threshold_bytes"), "given up from"),
+                    Query(state("memory_capacity_bytes"), "memory"),
+                ),
+                "Not the memory store",
+            ),
+            SeriesPanel(
+                "Spans Given Up / Min",
+                "Spans that the memory store gave up to have room. Rollouts that lose them cannot "
+                "be trained on.",
+                PER_MINUTE,
+                8,
+                (Query(f"{rate_by('agl_spans_evicted_total', ())} * 60", "given up"),),
+                "No store",
+            ),
+        ),
+    )
+
+
+def _figures_row() -> Row:
+    answered = Query(highest(selected("agl_state_up"), ("instance",)), "{{instance}}")
+    return Row(
+        "Are These Figures Fresh?",
+        (
+            StatesPanel(
+                "Store Answers the Exporter",
+                "Whether the exporter's last question to the store was answered. Where it was not, "
+                "the figures above are old or missing, and counters still tell the truth.",
+                NO_UNIT,
+                24,
+                (answered,),
+                NOT_SEEN,
+                height=4,
+                states=(State(1, "Answered", "green"), State(0, "No answer", "red")),
+            ),
+        ),
+    )
+
+
+def build(alerts: Alerts) -> dashboard_model.Dashboard:
+    """Return the board, ready to be rendered."""
+    rows = (
+        _now_row(),
+        _queue_row(),
+        _attempts_row(),
+        _workers_row(),
+        _data_row(),
+        _memory_row(),
+        _figures_row(),
+    )
+    return assemble(FRAME, rows, alerts)
