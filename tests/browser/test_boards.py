@@ -1,0 +1,47 @@
+"""The shipped boards over a cluster with a past: drawn, legible, nothing failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import fleet
+import history
+import pytest
+from chromium import Page
+from conftest import PICTURES, ROOT, panels
+from test_panels import BLANK, FAINT, WIDTHS, errors, shown, titles
+
+pytestmark = pytest.mark.timeout(600)
+
+END = history.END
+START = END - 2 * 3600 - 900
+BOARDS = sorted(path.stem for path in (ROOT / "grafana" / "dashboards").glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def url(tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The panels over that past."""
+    folder: Path = tmp_path_factory.mktemp("fleet")
+    history.build_blocks(folder / "tsdb", fleet.past(START, END, 15))
+    with (
+        history.prometheus(folder / "tsdb") as prometheus,
+        panels(prometheus, ROOT / "grafana" / "dashboards") as address,
+    ):
+        yield address
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("uid", BOARDS)
+async def test_every_board_is_drawn(page: Page, url: str, uid: str, width: str, theme: str) -> None:
+    await page.size(*WIDTHS[width])
+    span = f"from={(END - 3600) * 1000}&to={END * 1000}"
+    await shown(page, f"{url}/d/{uid}?{span}&theme={theme}", whole=True)
+    await page.picture(PICTURES / f"{uid}-{width}-{theme}.png")
+    assert await titles(page, ".panel.failed") == []
+    assert await page.run(BLANK) == []
+    assert await page.run(FAINT) == []
+    overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert await page.run(overflow) <= 0
+    assert errors(page) == []
