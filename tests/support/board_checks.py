@@ -19,7 +19,7 @@ from agl.utils.metrics_catalogue import CATALOGUE
 
 FOLDER = ROOT / "grafana" / "dashboards"
 COUNTER = ("_total", "_bucket", "_count", "_sum")
-RANGED = {"rate", "irate", "increase", "delta", "changes", "resets"}
+RANGED = {"rate", "deriv", "irate", "increase", "delta", "changes", "resets"}
 
 
 @cache

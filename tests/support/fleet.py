@@ -88,7 +88,7 @@ def exposition(target: Scraped, at: float) -> str:
         if sample.metric not in kinds:
             kinds[sample.metric] = sample.kind
             lines.append(f"# TYPE {sample.metric} {sample.kind}")
-        lines.append(f"{sample.name}{_shown(sample.labels)} {sample.value:.9g}")
+        lines.append(f"{sample.name}{_shown(sample.labels)} {sample.value!r}")
     return "\n".join(lines) + "\n"
 
 
@@ -171,10 +171,10 @@ def past(start: int, end: int, step: int) -> Iterator[str]:
             for sample in (up, slow, *served(target, at)):
                 shown = _shown((*where, *sample.labels))
                 _, found = lines.setdefault(sample.metric, (sample.kind, []))
-                found.append(f"{sample.name}{shown} {sample.value:.9g} {at}")
+                found.append(f"{sample.name}{shown} {sample.value!r} {at}")
         for sample in _made(at):
             _, found = lines.setdefault(sample.metric, (sample.kind, []))
-            found.append(f"{sample.name}{_shown(sample.labels)} {sample.value:.9g} {at}")
+            found.append(f"{sample.name}{_shown(sample.labels)} {sample.value!r} {at}")
     for metric, (_, found) in sorted(lines.items()):
         yield f"# TYPE {metric} unknown"
         yield from sorted(found, key=lambda line: line.rpartition("} ")[0])
@@ -369,7 +369,7 @@ def _state(at: float) -> Iterator[Sample]:
         yield _gauge("agl_state_attempts", grown(at, rate, status), status=status)
     yield _gauge("agl_state_attempts", busy, status="running")
     yield _gauge("agl_state_retries", grown(at, 0.08, "retries"))
-    for status, value in (("busy", busy), ("idle", 32 - busy), ("unknown", 1)):
+    for status, value in (("busy", busy), ("idle", 0 if busy > 21 else 4), ("unknown", 1)):
         yield _gauge("agl_state_workers", value, status=status)
         yield _gauge(
             "agl_state_worker_oldest_heartbeat_age_seconds",

@@ -106,6 +106,9 @@ def _(panel: SeriesPanel, alerts: Alerts) -> timeseries_builder.Panel:
         builder.stacking(
             common_builder.StackingConfig().group("A").mode(common_model.StackingMode.NORMAL)
         )
+    for name, color in panel.colors:
+        fixed = {"mode": "fixed", "fixedColor": color}
+        builder.override_by_name(name, [dashboard_model.DynamicConfigValue("color", fixed)])
     if any(limit.value for limit in alerts.limits(panel.thresholds)):
         builder.thresholds_style(
             common_builder.GraphThresholdsStyleConfig().mode(
@@ -115,7 +118,10 @@ def _(panel: SeriesPanel, alerts: Alerts) -> timeseries_builder.Panel:
     return (
         builder.min(0)
         .line_width(1)
-        .fill_opacity(10)
+        .fill_opacity(_fill(panel))
+        .draw_style(
+            common_model.GraphDrawStyle.BARS if panel.bars else common_model.GraphDrawStyle.LINE
+        )
         .show_points(common_model.VisibilityMode.AUTO)
         .color_scheme(
             dashboard_builder.FieldColor().mode(dashboard_model.FieldColorModeId.PALETTE_CLASSIC)
@@ -123,6 +129,15 @@ def _(panel: SeriesPanel, alerts: Alerts) -> timeseries_builder.Panel:
         .legend(_legend())
         .tooltip(common_builder.VizTooltipOptions().mode(common_model.TooltipDisplayMode.SINGLE))
     )
+
+
+def _fill(panel: SeriesPanel) -> int:
+    """Percent below a line: much where lines add up, none where there may be many of them."""
+    if panel.bars:
+        return 80
+    if panel.stacked:
+        return 35
+    return 0 if any("{{" in query.legend for query in panel.queries) else 10
 
 
 @_drawn.register
@@ -135,6 +150,11 @@ def _(panel: StatPanel, alerts: Alerts) -> stat_builder.Panel:
     filled = common_model.BigValueColorMode.BACKGROUND_SOLID
     if panel.states:
         builder.mappings(_mappings(panel.states))
+    if panel.deeper:
+        link = dashboard_builder.DashboardLink("Open the board").type(
+            dashboard_model.DashboardLinkType.LINK
+        )
+        builder.data_links([link.url(_deeper(panel))])
     if len(panel.queries) > 1:
         builder.text_mode(common_model.BigValueTextMode.VALUE_AND_NAME)
     return (
@@ -220,9 +240,12 @@ def _links(panel: Panel) -> list[Any]:
         for name in panel.alerts
     ]
     if panel.deeper:
-        deeper = dashboard_builder.DashboardLink(f"More: {panel.deeper}")
-        found.append(deeper.url(f"/d/{panel.deeper}?${{__url_time_range}}"))
+        found.append(dashboard_builder.DashboardLink(f"More: {panel.deeper}").url(_deeper(panel)))
     return [link.type(dashboard_model.DashboardLinkType.LINK) for link in found]
+
+
+def _deeper(panel: Panel) -> str:
+    return f"/d/{panel.deeper}?${{__url_time_range}}"
 
 
 def _mappings(states: Sequence[State]) -> list[dashboard_model.ValueMapping]:
@@ -249,11 +272,7 @@ def _properties(column: Column, alerts: Alerts) -> list[dashboard_model.DynamicC
         found["color"] = {"mode": "thresholds"}
         found["custom.cellOptions"] = {"type": "color-text"}
     if column.states:
-        options = {
-            text: {"text": text, "color": color, "index": index}
-            for index, (text, color) in enumerate(column.states)
-        }
-        found["mappings"] = [{"type": "value", "options": options}]
+        found["mappings"] = _mappings(column.states)
         found["custom.cellOptions"] = {"type": "color-background", "mode": "basic"}
     return [dashboard_model.DynamicConfigValue(name, value) for name, value in found.items()]
 

@@ -128,13 +128,19 @@ def _all_boards() -> dashboard_builder.DashboardLink:
         dashboard_builder.DashboardLink("Boards")
         .type(dashboard_model.DashboardLinkType.DASHBOARDS)
         .tags([TAG])
+        .as_dropdown(True)
         .keep_time(True)
         .icon("dashboard")
     )
 
 
 def _annotations() -> Sequence[Any]:
-    firing = 'max by (alertname, severity) (ALERTS{alertstate="firing", alertname!="Watchdog"})'
+    alert = 'ALERTS{alertstate="firing", alertname!="Watchdog"}'
+    # Where it begins: a long one would colour every chart from side to side.
+    firing = (
+        f"max by (alertname, severity) ({alert})"
+        f" unless max by (alertname, severity) ({alert} offset {WINDOW})"
+    )
     started = f"changes(agl_process_start_time_seconds[{WINDOW}]) > 0"
     others = f"changes(process_start_time_seconds[{WINDOW}]) > 0"
     restarts = (

@@ -13,6 +13,7 @@ from agl.ops.dashboards.panels import (
     Query,
     Row,
     SeriesPanel,
+    State,
     StatPanel,
     TablePanel,
     only_some,
@@ -21,6 +22,7 @@ from agl.ops.dashboards.panels import (
 from agl.ops.dashboards.thresholds import Alerts
 
 UID = "agl-gpu"
+XIDS = "gpu:xid_errors:count"
 TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
 FRAME = Frame(
     UID,
@@ -39,7 +41,11 @@ UNSUPPORTED = "< 1e18"
 LEGEND = "{{host}} gpu {{gpu}}"
 HOT = ("GpuTemperatureHigh", "GpuTemperatureCritical")
 NO_GPU = "No GPU is watched"
-URGENCIES = (("critical", "red"), ("warning", "orange"), ("info", "blue"))
+URGENCIES = (
+    State(3, "critical", "red"),
+    State(2, "warning", "orange"),
+    State(1, "info", "blue"),
+)
 
 
 def _gpu(metric: str, matchers: str = "") -> str:
@@ -103,7 +109,6 @@ def _count_row() -> Row:
                 "No inventory",
                 height=7,
                 alerts=("GpuCountUnexpected",),
-                limits=(),
             ),
             TablePanel(
                 "Hosts",
@@ -126,15 +131,24 @@ def _count_row() -> Row:
     )
 
 
+def _of_urgency(urgency: str) -> str:
+    matcher = f'{CHOSEN}, urgency="{urgency}"'
+    return selected(XIDS, matcher)
+
+
 def _errors_row() -> Row:
-    labels = "host, gpu, xid, urgency, class, action"
-    recorded = selected("gpu:xid_errors:count", CHOSEN)
+    labels = "host, gpu, xid, class, action"
+    recorded = selected(XIDS, CHOSEN)
+    urgency = " or ".join(
+        f"max by ({labels}) ({_of_urgency(state.text)} > 0) * 0 + {state.value}"
+        for state in URGENCIES
+    )
     columns = (
-        Column("urgency", "Urgency", states=URGENCIES, width=90),
+        Column("Value #B", "Urgency", states=URGENCIES, width=90),
         Column("host", "Host", width=120),
         Column("gpu", "GPU", width=60),
         Column("xid", "XID", width=60),
-        Column("Value", "Times", NO_UNIT, width=70),
+        Column("Value #A", "Times", NO_UNIT, width=70),
         Column("action", "What to do"),
         Column("class", "Class", width=110),
     )
@@ -147,12 +161,15 @@ def _errors_row() -> Row:
                 "set). What to do comes from prometheus/data/xid.yml.",
                 NO_UNIT,
                 16,
-                (Query(f"max by ({labels}) ({recorded} > 0)", "__auto"),),
+                (
+                    Query(f"max by ({labels}) ({recorded} > 0)", "__auto"),
+                    Query(urgency, "__auto"),
+                ),
                 "✓ No XID",
                 alerts=("GpuXidCritical", "GpuXidWarning", "GpuXidInfo"),
                 limits=(),
                 columns=columns,
-                sort="Urgency",
+                sort="-Urgency",
             ),
             SeriesPanel(
                 "XIDs Over Time",

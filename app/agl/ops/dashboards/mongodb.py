@@ -142,7 +142,7 @@ def _now_row() -> Row:
                 spark=False,
             ),
             StatPanel(
-                "Up Since",
+                "Up For",
                 "How long the youngest of the servers has been up.",
                 SECONDS,
                 3,

@@ -57,7 +57,7 @@ def _now_row() -> Row:
         "Can It Be Trusted?",
         (
             StatPanel(
-                "Rules Are Evaluated",
+                "Rules Are Run",
                 "The Watchdog is an alert that always fires. Where it does not, no alert does.",
                 NO_UNIT,
                 4,
@@ -111,7 +111,7 @@ def _now_row() -> Row:
                 alerts=("PrometheusBadConfig",),
             ),
             StatPanel(
-                "Age of the Store's Figures",
+                "Age of Store Figures",
                 "How old the figures are that the exporter read from the store. Beyond a minute "
                 "they vanish.",
                 SECONDS,
@@ -148,9 +148,9 @@ def _scrapes_row() -> Row:
                 "Whether each target answered when it was scraped.",
                 NO_UNIT,
                 12,
-                (Query(highest(selected("up"), ("job", "instance")), "{{job}} {{instance}}"),),
+                (Query(highest(selected("up"), ("job", "instance")), "{{instance}}"),),
                 "No targets",
-                height=9,
+                height=12,
                 alerts=("TargetDown",),
                 limits=(),
                 states=ANSWERS,
@@ -163,7 +163,7 @@ def _scrapes_row() -> Row:
                 12,
                 (Query(f"topk(20, {slow})", "{{job}} {{instance}}"),),
                 "No targets",
-                height=9,
+                height=12,
                 alerts=("PrometheusScrapeSlow",),
             ),
             SeriesPanel(
@@ -355,6 +355,7 @@ def _rules_row() -> Row:
                     ),
                 ),
                 "✓ None started",
+                bars=True,
                 alerts=("ProcessRestartLoop",),
                 limits=(),
                 deeper="agl-node",
@@ -373,6 +374,7 @@ def _rules_row() -> Row:
                 "✓ None",
                 deeper="agl-overview",
                 stacked=True,
+                colors=(("critical", "red"), ("warning", "orange"), ("info", "blue")),
             ),
         ),
     )

@@ -196,6 +196,7 @@ def _cpu_row() -> Row:
                     ),
                 ),
                 "✓ None killed",
+                bars=True,
                 alerts=("OOMKilled",),
             ),
         ),

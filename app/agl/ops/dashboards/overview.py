@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from grafana_foundation_sdk.models import dashboard as dashboard_model
-from grafana_foundation_sdk.models import units
 
 from agl.ops.dashboards.frame import Frame, assemble
 from agl.ops.dashboards.panels import (
@@ -11,6 +10,7 @@ from agl.ops.dashboards.panels import (
     OPS,
     RATIO,
     SECONDS,
+    UNDER_WAY,
     Column,
     Query,
     Row,
@@ -19,10 +19,10 @@ from agl.ops.dashboards.panels import (
     StatPanel,
     TablePanel,
     TextPanel,
+    growth,
     highest,
     legend_of,
     quantile,
-    rate,
     rate_by,
     selected,
     state,
@@ -38,12 +38,16 @@ FRAME = Frame(
     ("overview",),
     "up",
 )
-PER_MINUTE = units.CountsPerMinute
 VERDICT_WINDOW = "5m"
 """Of the verdicts in words: a window as long as the range's step would make them flicker."""
+MOMENT = "1m"
+"""For as long as both must wait to count: between two questions for work a worker is idle."""
 
-FIRING = 'ALERTS{alertstate="firing", alertname!="Watchdog"}'
-SEVERITIES = (("critical", "red"), ("warning", "orange"), ("info", "blue"))
+SEVERITIES = (
+    State(3, "critical", "red"),
+    State(2, "warning", "orange"),
+    State(1, "info", "blue"),
+)
 
 UNKNOWN = (
     State(-1, "Not seen", "#6e7687"),
@@ -81,7 +85,7 @@ def _moving() -> StatPanel:
         "finished. Stuck: rollouts wait and none runs. Idle: nothing to do. Not seen: the store "
         "tells nothing.",
         NO_UNIT,
-        5,
+        4,
         (Query(expr, "verdict"),),
         states=(
             State(3, "Moving", "green"),
@@ -95,15 +99,17 @@ def _moving() -> StatPanel:
 
 
 def _who_waits() -> StatPanel:
-    queue, idle = state("queue_depth"), state("workers", (), 'status="idle"')
+    idle_workers = selected("agl_state_workers", 'status="idle"')
+    queue = highest(f"min_over_time({selected('agl_state_queue_depth')}[{MOMENT}])")
+    idle = highest(f"min_over_time({idle_workers}[{MOMENT}])")
     expr = f"({queue} > bool 0) * 2 + ({idle} > bool 0) or vector(-1)"
     return StatPanel(
         "Who Waits for Whom?",
-        "Workers wait: some are idle and the queue is empty, so the trainer is the slow one. Queue "
-        "waits: no worker is idle, so runners are the slow ones. Both wait: rollouts wait although "
-        "workers are idle; if that lasts, claiming is broken.",
+        "What has lasted a minute. Workers wait: some are idle and the queue is empty, so the "
+        "trainer is the slow one. Queue waits: no worker is idle, so runners are the slow ones. "
+        "Both wait: rollouts wait although workers are idle, so claiming is broken.",
         NO_UNIT,
-        5,
+        4,
         (Query(expr, "verdict"),),
         states=(
             State(0, "Nobody", "green"),
@@ -127,7 +133,7 @@ def _moving_row() -> Row:
                 "Rollouts Finished / Min",
                 "Rollouts that ended, whatever their status. The same over time, and an hour "
                 "before, is at the bottom.",
-                PER_MINUTE,
+                NO_UNIT,
                 4,
                 (Query(per_minute, "finished"),),
                 "No store",
@@ -137,7 +143,7 @@ def _moving_row() -> Row:
                 "Attempts Running",
                 "Attempts that workers are at now, as the store knows.",
                 NO_UNIT,
-                3,
+                4,
                 (Query(state("running_attempts"), "running"),),
                 "Not seen",
                 deeper="agl-rollouts",
@@ -146,7 +152,7 @@ def _moving_row() -> Row:
                 "Rollouts Waiting",
                 "Rollouts in the queue, those that wait for another attempt included.",
                 NO_UNIT,
-                3,
+                4,
                 (Query(state("queue_depth"), "waiting"),),
                 "Not seen",
                 deeper="agl-rollouts",
@@ -167,17 +173,14 @@ def _moving_row() -> Row:
 
 
 def _stuck_row() -> Row:
-    lost = highest(
-        rate("agl_state_attempts", 'status=~"timeout|unresponsive"'),
-        ("status",),
-    )
+    lost = highest(growth("agl_state_attempts", 'status=~"timeout|unresponsive"'), ("status",))
     calls = rate_by("agl_http_total", ())
     failed = rate_by("agl_http_total", (), 'status=~"5.."')
     return Row(
         "Is Anything Stuck?",
         (
             StatPanel(
-                "Longest Wait in the Queue",
+                "Longest Wait",
                 "Age of the rollout that waits longest. `agl store stuck` names it.",
                 SECONDS,
                 4,
@@ -186,7 +189,7 @@ def _stuck_row() -> Row:
                 deeper="agl-rollouts",
             ),
             StatPanel(
-                "Oldest Attempt, of Its Timeout",
+                "Oldest Attempt / Timeout",
                 "Share of its timeout that the attempt nearest to it has used. Above 100 % it "
                 "should have been ended. `agl store stuck` names it.",
                 RATIO,
@@ -207,14 +210,14 @@ def _stuck_row() -> Row:
             StatPanel(
                 "Attempts Lost / Min",
                 "Attempts that ran into their timeout, or whose worker fell silent.",
-                PER_MINUTE,
+                NO_UNIT,
                 4,
                 (Query(f"{total(lost)} * 60", "lost"),),
                 "Not seen",
                 deeper="agl-rollouts",
             ),
             StatPanel(
-                "Store Answers That Failed",
+                "Store Failures",
                 "Share of the store's answers with a status of 5xx.",
                 RATIO,
                 4,
@@ -274,10 +277,18 @@ def _fault_row() -> Row:
     return Row("Whose Fault Is It?", (*(_party(*party) for party in PARTIES), down))
 
 
+def _firing(severity: str) -> str:
+    matchers = f'alertstate="firing", alertname!="Watchdog", severity="{severity}"'
+    return f"ALERTS{{{matchers}}}"
+
+
 def _alerts_row() -> Row:
-    labels = ("alertname", "severity", "component", "host", "instance")
+    labels = ("alertname", "component", "host", "instance")
+    firing = " or ".join(
+        f"{highest(_firing(severity.text), labels)} * {severity.value}" for severity in SEVERITIES
+    )
     columns = (
-        Column("severity", "Severity", states=SEVERITIES, width=100),
+        Column("Value", "Severity", states=SEVERITIES, width=100),
         Column("alertname", "Alert", link="/runbooks/${__value.text}"),
         Column("component", "Component", width=120),
         Column("host", "Host"),
@@ -304,10 +315,10 @@ def _alerts_row() -> Row:
                 "runbook, which says what to type.",
                 NO_UNIT,
                 16,
-                (Query(highest(FIRING, labels), "__auto"),),
+                (Query(firing, "__auto"),),
                 "✓ No alert is firing",
                 columns=columns,
-                sort="Severity",
+                sort="-Severity",
             ),
             TextPanel("Where to Look Next", links, 8, 8),
         ),
@@ -326,7 +337,7 @@ def _course_row() -> Row:
                 "Rollouts Finished / Min, and an Hour Before",
                 "Rollouts that ended per minute, and the same an hour earlier: the same work "
                 "usually comes again.",
-                PER_MINUTE,
+                NO_UNIT,
                 12,
                 (Query(per_minute, "now"), Query(before, "an hour before")),
                 "No store",
@@ -341,6 +352,7 @@ def _course_row() -> Row:
                 "Not seen",
                 deeper="agl-rollouts",
                 stacked=True,
+                colors=UNDER_WAY,
             ),
         ),
     )

@@ -17,6 +17,14 @@ NO_UNIT = units.Short
 RATIO = units.PercentUnit
 BYTES = units.BytesIEC
 
+UNDER_WAY = (
+    ("queuing", "orange"),
+    ("requeuing", "red"),
+    ("preparing", "blue"),
+    ("running", "green"),
+)
+ENDED = (("succeeded", "green"), ("failed", "red"), ("cancelled", "blue"))
+
 
 @dataclass(frozen=True)
 class Query:
@@ -44,7 +52,7 @@ class Column:
         title: What stands above it.
         link: Where a click leads; ``${__value.text}`` is the cell's text.
         alerts: Alerts whose thresholds colour it.
-        states: Words and colours of its texts.
+        states: Words and colours of its values.
     """
 
     name: str
@@ -52,7 +60,7 @@ class Column:
     unit: str = ""
     link: str = ""
     alerts: tuple[str, ...] = ()
-    states: tuple[tuple[str, str], ...] = ()
+    states: tuple[State, ...] = ()
     width: int = 0
 
 
@@ -93,6 +101,11 @@ class SeriesPanel(Panel):
     """Values over time as lines; ``stacked`` when their sum means something."""
 
     stacked: bool = False
+    bars: bool = False
+    """Bars in the place of lines: for events, of which there is one now and then."""
+
+    colors: tuple[tuple[str, str], ...] = ()
+    """Colours of series whose names mean something, such as ``("failed", "red")``."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +161,11 @@ def selected(metric: str, matchers: str = "") -> str:
 def rate(metric: str, matchers: str = "") -> str:
     """Increase of ``metric`` per second, series by series."""
     return f"rate({selected(metric, matchers)}[{WINDOW}])"
+
+
+def growth(metric: str, matchers: str = "") -> str:
+    """What a gauge that only grows gains per second; a restart, which sets it back, is nothing."""
+    return f"clamp_min(deriv({selected(metric, matchers)}[{WINDOW}]), 0)"
 
 
 def rate_by(metric: str, labels: Sequence[str], matchers: str = "") -> str:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from grafana_foundation_sdk.models import dashboard as dashboard_model
-from grafana_foundation_sdk.models import units
 
 from agl.ops.dashboards.frame import Frame, assemble
 from agl.ops.dashboards.panels import (
     BYTES,
+    ENDED,
     NO_UNIT,
     RATIO,
     SECONDS,
+    UNDER_WAY,
     Query,
     Row,
     SeriesPanel,
     State,
     StatesPanel,
     StatPanel,
+    growth,
     highest,
     legend_of,
-    rate,
     rate_by,
     selected,
     state,
@@ -36,13 +37,12 @@ FRAME = Frame(
     ("rollouts", "workers"),
     "agl_exporter_folder_up",
 )
-PER_MINUTE = units.CountsPerMinute
 NOT_SEEN = "The store tells nothing"
 
 
 def _per_minute(metric: str, label: str, matchers: str = "") -> Query:
     """What a cumulative store-wide figure grows by in a minute, by one label."""
-    return Query(f"{highest(rate(metric, matchers), (label,))} * 60", legend_of((label,)))
+    return Query(f"{highest(growth(metric, matchers), (label,))} * 60", legend_of((label,)))
 
 
 def _now_row() -> Row:
@@ -122,6 +122,7 @@ def _queue_row() -> Row:
                 ),
                 NOT_SEEN,
                 stacked=True,
+                colors=UNDER_WAY,
             ),
             SeriesPanel(
                 "Longest Wait in the Queue",
@@ -135,7 +136,7 @@ def _queue_row() -> Row:
             SeriesPanel(
                 "Rollouts Finished / Min (by Status)",
                 "Rollouts that ended per minute: succeeded, failed or cancelled.",
-                PER_MINUTE,
+                NO_UNIT,
                 8,
                 (
                     Query(
@@ -145,6 +146,7 @@ def _queue_row() -> Row:
                 ),
                 "No store",
                 stacked=True,
+                colors=ENDED,
             ),
         ),
     )
@@ -159,7 +161,7 @@ def _attempts_row() -> Row:
                 "Attempts Ended / Min (by Status)",
                 "How attempts ended. Timeout: too slow. Unresponsive: the worker fell silent. Both "
                 "are tried again as long as the rollout allows.",
-                PER_MINUTE,
+                NO_UNIT,
                 8,
                 (_per_minute("agl_state_attempts", "status", ended),),
                 NOT_SEEN,
@@ -177,9 +179,9 @@ def _attempts_row() -> Row:
                 "Retries / Min",
                 "Attempts that were not the first of their rollout. As many as rollouts finish: "
                 "everything is done twice.",
-                PER_MINUTE,
+                NO_UNIT,
                 8,
-                (Query(f"{highest(rate('agl_state_retries'))} * 60", "retries"),),
+                (Query(f"{highest(growth('agl_state_retries'))} * 60", "retries"),),
                 NOT_SEEN,
             ),
         ),
@@ -199,6 +201,7 @@ def _workers_row() -> Row:
                 (Query(state("workers", ("status",)), legend_of(("status",))),),
                 "No worker has come",
                 stacked=True,
+                colors=(("busy", "green"), ("idle", "blue"), ("unknown", "orange")),
             ),
             SeriesPanel(
                 "Oldest Sign of Life (by Status)",
@@ -234,7 +237,7 @@ def _data_row() -> Row:
             SeriesPanel(
                 "Finished Without Spans / Min (by Mode)",
                 "Rollouts that succeeded and left no span: nothing to train on.",
-                PER_MINUTE,
+                NO_UNIT,
                 8,
                 (_per_minute("agl_state_finished_without_spans", "mode"),),
                 NOT_SEEN,
@@ -243,7 +246,7 @@ def _data_row() -> Row:
                 "Finished Without Reward / Min (by Mode)",
                 "Rollouts that succeeded and gave no reward. Usual for some validations, a fault "
                 "of the agent in training.",
-                PER_MINUTE,
+                NO_UNIT,
                 8,
                 (_per_minute("agl_state_finished_without_reward", "mode"),),
                 NOT_SEEN,
@@ -252,7 +255,7 @@ def _data_row() -> Row:
                 "Late and Double Writes / Min",
                 "Spans and updates that came after the end of their rollout, and spans that were "
                 "stored already: slow or repeating clients.",
-                PER_MINUTE,
+                NO_UNIT,
                 8,
                 (
                     Query(f"{late} * 60", "late {{event}}"),
@@ -295,7 +298,7 @@ def _memory_row() -> Row:
                 "Spans Given Up / Min",
                 "Spans that the memory store gave up to have room. Rollouts that lose them cannot "
                 "be trained on.",
-                PER_MINUTE,
+                NO_UNIT,
                 8,
                 (Query(f"{rate_by('agl_spans_evicted_total', ())} * 60", "given up"),),
                 "No store",
