@@ -33,6 +33,20 @@ def url(tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+async def test_a_request_that_the_network_ends_is_sent_again(page: Page, url: str) -> None:
+    await page.size(*WIDTHS["wide"])
+    await page.open(f"{url}/dashboards")
+    await page.run("""
+      window.times = 0;
+      const real = window.fetch;
+      window.fetch = (...given) => (window.times++ ? real(...given) : Promise.reject(new TypeError("gone")));
+      import('panels/source.js').then(({Live}) => new Live('x', () => new URLSearchParams()).boards())
+        .then(({boards}) => (window.found = boards.length));
+    """)  # noqa: E501
+    await page.until(f"window.found === {len(BOARDS)}")
+    assert await page.run("window.times") == 2
+
+
 async def test_a_panel_leads_to_runbooks_and_boards(page: Page, url: str) -> None:
     await page.size(*WIDTHS["wide"])
     await shown(page, f"{url}/d/agl-node?from={(END - 3600) * 1000}&to={END * 1000}")

@@ -45,7 +45,7 @@ TOTALS_THAT_FALL = {
 """Series named like counters that are shown as they are, and why."""
 FIXED_WINDOWS = {
     "Is It Moving?": "a verdict in words over 5 minutes; by the step of the range it would flicker",
-    "Who Waits for Whom?": "the same, over a minute",
+    "Who Waits?": "the same, over a minute",
 }
 """Panels that look back a fixed time, and why."""
 

@@ -104,7 +104,7 @@ def _who_waits() -> StatPanel:
     idle = highest(f"min_over_time({idle_workers}[{MOMENT}])")
     expr = f"({queue} > bool 0) * 2 + ({idle} > bool 0) or vector(-1)"
     return StatPanel(
-        "Who Waits for Whom?",
+        "Who Waits?",
         "What has lasted a minute. Workers wait: some are idle and the queue is empty, so the "
         "trainer is the slow one. Queue waits: no worker is idle, so runners are the slow ones. "
         "Both wait: rollouts wait although workers are idle, so claiming is broken.",
@@ -189,7 +189,7 @@ def _stuck_row() -> Row:
                 deeper="agl-rollouts",
             ),
             StatPanel(
-                "Oldest Attempt / Timeout",
+                "Share of Timeout",
                 "Share of its timeout that the attempt nearest to it has used. Above 100 % it "
                 "should have been ended. `agl store stuck` names it.",
                 RATIO,
