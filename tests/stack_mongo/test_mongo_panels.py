@@ -14,7 +14,7 @@ from bundle import Stack
 from mongo_bundle import play
 
 FOLDER = Path(__file__).resolve().parents[2] / "grafana" / "dashboards"
-BOARD = json.loads((FOLDER / "agl-mongo.json").read_text())
+BOARD = json.loads((FOLDER / "agl-mongodb.json").read_text())
 SCRAPE = 15.0
 STAND_IN = "the stand-in for MongoDB does not tell"
 MAY_BE_EMPTY = {
