@@ -198,6 +198,11 @@ def _made(at: int) -> Iterator[Sample]:
         labels |= {"instance": instance} if instance else {}
         if name == "Watchdog" or at % 7200 > 3000:
             yield _gauge("ALERTS", 1, **labels)
+    for slo, burn in (("store_availability", 2.6), ("store_latency", 0.4), ("scheduling", 0.2)):
+        for window in ("1h", "6h", "3d"):
+            of = {"job": "app", "instance": "app-exporter:4748", "host": "store-01", "slo": slo}
+            name = f"slo:error_budget:burn_rate{window}"
+            yield _gauge(name, wave(at, burn / 2, burn * 2, slo, window), **of)
     classes = {
         str(xid): entry
         for entry in xid_classes(XID_TABLE)
@@ -248,7 +253,7 @@ def _histogram(
     total = grown(at, rate, name, *labels.values())
     for edge in (*edges, math.inf):
         share = 1 - math.exp(-((edge / middle) ** 1.3)) if edge < math.inf else 1.0
-        le = "+Inf" if edge == math.inf else f"{edge:g}"
+        le = "+Inf" if edge == math.inf else repr(float(edge))
         yield Sample(f"{name}_bucket", "histogram", (*labels.items(), ("le", le)), total * share)
     yield Sample(f"{name}_count", "histogram", tuple(labels.items()), total)
     yield Sample(f"{name}_sum", "histogram", tuple(labels.items()), total * middle)
@@ -329,7 +334,9 @@ def _exporter(at: float) -> Iterator[Sample]:
             name = f"agl_exporter_scrape_seconds_{part}"
             yield Sample(name, "counter", (("phase", phase),), grown(at, rate, "scrape", phase))
     for slot in ("0", "1"):
-        yield _gauge("agl_process_start_time_seconds", EPOCH, server_process=slot)
+        since = at - (at - EPOCH) % 1900 if slot == "1" else EPOCH
+        yield _gauge("agl_process_start_time_seconds", since, server_process=slot)
+        yield _counter("agl_process_cpu_seconds_total", at, 0.4, server_process=slot)
         yield _gauge(
             "agl_process_resident_memory_bytes", wave(at, 4e8, 6e8, slot), server_process=slot
         )

@@ -19,6 +19,7 @@ from agl.ops.dashboards.panels import (
     StatPanel,
     TablePanel,
     TextPanel,
+    at_least_zero,
     growth,
     highest,
     legend_of,
@@ -130,7 +131,7 @@ def _moving_row() -> Row:
         (
             _moving(),
             StatPanel(
-                "Rollouts Finished / Min",
+                "Finished / Min",
                 "Rollouts that ended, whatever their status. The same over time, and an hour "
                 "before, is at the bottom.",
                 NO_UNIT,
@@ -184,8 +185,8 @@ def _stuck_row() -> Row:
                 "Age of the rollout that waits longest. `agl store stuck` names it.",
                 SECONDS,
                 4,
-                (Query(state("oldest_queued_age_seconds"), "age"),),
-                "Nothing waits",
+                (Query(at_least_zero("oldest_queued_age_seconds", "queue_depth"), "age"),),
+                "Not seen",
                 deeper="agl-rollouts",
             ),
             StatPanel(
@@ -194,8 +195,12 @@ def _stuck_row() -> Row:
                 "should have been ended. `agl store stuck` names it.",
                 RATIO,
                 4,
-                (Query(state("oldest_running_timeout_ratio"), "share"),),
-                "Nothing runs",
+                (
+                    Query(
+                        at_least_zero("oldest_running_timeout_ratio", "running_attempts"), "share"
+                    ),
+                ),
+                "Not seen",
                 deeper="agl-rollouts",
             ),
             StatPanel(
@@ -208,7 +213,7 @@ def _stuck_row() -> Row:
                 deeper="agl-rollouts",
             ),
             StatPanel(
-                "Attempts Lost / Min",
+                "Lost / Min",
                 "Attempts that ran into their timeout, or whose worker fell silent.",
                 NO_UNIT,
                 4,
@@ -226,7 +231,7 @@ def _stuck_row() -> Row:
                 deeper="agl-store",
             ),
             StatPanel(
-                "Store Latency (P95)",
+                "Store P95",
                 "95 % of the store's answers are faster than this; waiting on purpose is left out.",
                 SECONDS,
                 4,
@@ -243,7 +248,7 @@ def _party(title: str, components: str, seen: str, board: str) -> StatPanel:
         matchers = f'alertstate="firing", component=~"{components}", severity="{severity}"'
         return f"max(ALERTS{{{matchers}}})"
 
-    watched = 'absent(ALERTS{alertname="Watchdog", alertstate="firing"})'
+    watched = 'max(absent(ALERTS{alertname="Watchdog", alertstate="firing"}))'
     expr = (
         f"{watched} * -2 or {firing('critical')} * 3 or {firing('warning')} * 2"
         f" or {firing('info')} or {highest(selected(seen))} * 0 or vector(-1)"
@@ -263,8 +268,8 @@ def _party(title: str, components: str, seen: str, board: str) -> StatPanel:
 
 def _fault_row() -> Row:
     down = StatPanel(
-        "Targets Down",
-        "What Prometheus cannot scrape. What is behind such a target is not seen at all.",
+        "Down",
+        "Targets that Prometheus cannot scrape. What is behind such a target is not seen at all.",
         NO_UNIT,
         3,
         (Query(f"count({selected('up')} == 0) or count({selected('up')}) * 0", "down"),),

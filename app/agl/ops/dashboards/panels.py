@@ -188,6 +188,11 @@ def state(metric: str, labels: Sequence[str] = (), matchers: str = "") -> str:
     return highest(selected(f"agl_state_{metric}", matchers), labels)
 
 
+def at_least_zero(oldest: str, counted: str) -> str:
+    """The store-wide value ``oldest``; zero where there is nothing to be old, by ``counted``."""
+    return f"{state(oldest)} or {state(counted)} * 0"
+
+
 def only_some(expr: str, most: int = 20) -> str:
     """Series that are not zero, and of those the largest: what is well draws nothing."""
     return f"topk({most}, {expr} > 0)"

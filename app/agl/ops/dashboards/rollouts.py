@@ -18,6 +18,7 @@ from agl.ops.dashboards.panels import (
     State,
     StatesPanel,
     StatPanel,
+    at_least_zero,
     growth,
     highest,
     legend_of,
@@ -62,8 +63,8 @@ def _now_row() -> Row:
                 "Age of the rollout that has waited longest. `agl store stuck` names it.",
                 SECONDS,
                 4,
-                (Query(state("oldest_queued_age_seconds"), "age"),),
-                "Nothing waits",
+                (Query(at_least_zero("oldest_queued_age_seconds", "queue_depth"), "age"),),
+                NOT_SEEN,
             ),
             StatPanel(
                 "Attempts Running",
@@ -78,8 +79,8 @@ def _now_row() -> Row:
                 "Age of the attempt that has run longest. `agl store stuck` names it.",
                 SECONDS,
                 4,
-                (Query(state("oldest_running_age_seconds"), "age"),),
-                "Nothing runs",
+                (Query(at_least_zero("oldest_running_age_seconds", "running_attempts"), "age"),),
+                NOT_SEEN,
             ),
             StatPanel(
                 "Silent Workers",
@@ -130,8 +131,8 @@ def _queue_row() -> Row:
                 "does not move.",
                 SECONDS,
                 8,
-                (Query(state("oldest_queued_age_seconds"), "longest wait"),),
-                "Nothing waits",
+                (Query(at_least_zero("oldest_queued_age_seconds", "queue_depth"), "longest wait"),),
+                NOT_SEEN,
             ),
             SeriesPanel(
                 "Rollouts Finished / Min (by Status)",
@@ -172,8 +173,13 @@ def _attempts_row() -> Row:
                 "watchdog should have ended it.",
                 RATIO,
                 8,
-                (Query(state("oldest_running_timeout_ratio"), "share of the timeout"),),
-                "Nothing runs",
+                (
+                    Query(
+                        at_least_zero("oldest_running_timeout_ratio", "running_attempts"),
+                        "share of the timeout",
+                    ),
+                ),
+                NOT_SEEN,
             ),
             SeriesPanel(
                 "Retries / Min",
