@@ -23,6 +23,7 @@ from agl.ops.dashboards.panels import (
     growth,
     highest,
     legend_of,
+    once,
     quantile,
     rate_by,
     selected,
@@ -101,8 +102,8 @@ def _moving() -> StatPanel:
 
 def _who_waits() -> StatPanel:
     idle_workers = selected("agl_state_workers", 'status="idle"')
-    queue = highest(f"min_over_time({selected('agl_state_queue_depth')}[{MOMENT}])")
-    idle = highest(f"min_over_time({idle_workers}[{MOMENT}])")
+    queue = highest(once(f"min_over_time({selected('agl_state_queue_depth')}[{MOMENT}])"))
+    idle = highest(once(f"min_over_time({idle_workers}[{MOMENT}])"))
     expr = f"({queue} > bool 0) * 2 + ({idle} > bool 0) or vector(-1)"
     return StatPanel(
         "Who Waits?",
@@ -251,7 +252,7 @@ def _party(title: str, components: str, seen: str, board: str) -> StatPanel:
     watched = 'max(absent(ALERTS{alertname="Watchdog", alertstate="firing"}))'
     expr = (
         f"{watched} * -2 or {firing('critical')} * 3 or {firing('warning')} * 2"
-        f" or {firing('info')} or {highest(selected(seen))} * 0 or vector(-1)"
+        f" or {firing('info')} or {highest(once(selected(seen)))} * 0 or vector(-1)"
     )
     return StatPanel(
         title,

@@ -164,8 +164,8 @@ def rate(metric: str, matchers: str = "") -> str:
 
 
 def growth(metric: str, matchers: str = "") -> str:
-    """What a gauge that only grows gains per second; a restart, which sets it back, is nothing."""
-    return f"clamp_min(deriv({selected(metric, matchers)}[{WINDOW}]), 0)"
+    """What a store-wide figure that only grows gains per second; a restart of it is nothing."""
+    return once(f"clamp_min(deriv({selected(metric, matchers)}[{WINDOW}]), 0)")
 
 
 def rate_by(metric: str, labels: Sequence[str], matchers: str = "") -> str:
@@ -183,9 +183,14 @@ def highest(expr: str, labels: Sequence[str] = ()) -> str:
     return f"max by ({', '.join(labels)}) ({expr})" if labels else f"max({expr})"
 
 
+def once(expr: str) -> str:
+    """A store-wide value, which every exporter serves alike."""
+    return f"max without (instance) ({expr})"
+
+
 def state(metric: str, labels: Sequence[str] = (), matchers: str = "") -> str:
     """A store-wide value: every exporter serves the same, so they are never added up."""
-    return highest(selected(f"agl_state_{metric}", matchers), labels)
+    return highest(once(selected(f"agl_state_{metric}", matchers)), labels)
 
 
 def at_least_zero(oldest: str, counted: str) -> str:

@@ -23,7 +23,6 @@ from agl.ops.dashboards.panels import (
     highest,
     legend_of,
     rate_by,
-    selected,
     state,
     total,
 )
@@ -314,7 +313,7 @@ def _memory_row() -> Row:
 
 
 def _figures_row() -> Row:
-    answered = Query(highest(selected("agl_state_up"), ("instance",)), "{{instance}}")
+    answered = Query(state("up", ("host",)), "{{host}}")
     return Row(
         "Are These Figures Fresh?",
         (
