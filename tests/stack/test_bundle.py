@@ -56,14 +56,15 @@ def test_panels_show_the_dashboards_at_grafanas_address(stack: Stack) -> None:
     url = f"http://127.0.0.1:{stack.environ['AGL_GRAFANA_PORT']}"
     if "application" not in httpx.get(f"{url}/api/health").json():
         pytest.skip("Grafana's image could be had, so Grafana shows them")
-    assert httpx.get(url).headers["location"] == "/d/agl-store/lightningstore"
-    board = httpx.get(f"{url}/api/boards/agl-store", timeout=60).json()
-    assert {v["name"]: v["problem"] for v in board["variables"]}["job"] == ""
-    for row in board["rows"]:
-        for panel in row["panels"]:
-            query = {"panel": panel["key"], "width": "600"}
-            data = httpx.get(f"{url}/api/boards/agl-store/data", params=query, timeout=60).json()
-            assert not [r["error"] for r in data["results"] if "error" in r], panel["title"]
+    assert httpx.get(url).headers["location"] == "/d/agl-overview/overview"
+    for uid in ("agl-overview", "agl-store"):
+        board = httpx.get(f"{url}/api/boards/{uid}", timeout=60).json()
+        assert {v["name"]: v["problem"] for v in board["variables"]}["job"] == ""
+        for row in board["rows"]:
+            for panel in row["panels"]:
+                query = {"panel": panel["key"], "width": "600"}
+                data = httpx.get(f"{url}/api/boards/{uid}/data", params=query, timeout=60).json()
+                assert not [r["error"] for r in data["results"] if "error" in r], panel["title"]
     assert "Meaning" in httpx.get(f"{url}/api/runbooks/TargetDown").json()["text"]
 
 

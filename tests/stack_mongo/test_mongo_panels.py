@@ -14,10 +14,14 @@ from bundle import Stack
 from mongo_bundle import play
 
 FOLDER = Path(__file__).resolve().parents[2] / "grafana" / "dashboards"
-BOARD = json.loads((FOLDER / "agl-mongo.json").read_text())
+BOARD = json.loads((FOLDER / "agl-mongodb.json").read_text())
 SCRAPE = 15.0
 STAND_IN = "the stand-in for MongoDB does not tell"
+WELL = "✓"
+"""A panel that says so where it is empty shows troubles; a bundle that is well has none."""
 MAY_BE_EMPTY = {
+    "Disk Used": STAND_IN,
+    "MongoDB Replication Lag": "a replica set of one member",
     "MongoDB Latency (by Kind)": STAND_IN,
     "MongoDB Cache (Share of Its Limit)": STAND_IN,
 }
@@ -26,6 +30,7 @@ MAY_BE_EMPTY = {
 TARGETS = [
     pytest.param(panel["title"], target["expr"], id=f"{panel['title']} {target['refId']}")
     for panel in BOARD["panels"]
+    if not panel.get("fieldConfig", {}).get("defaults", {}).get("noValue", "").startswith(WELL)
     for target in panel.get("targets", [])
 ]
 
@@ -72,7 +77,7 @@ def test_query_returns_data(stack: Stack, title: str, expr: str) -> None:
         return
     series = answer["data"]["result"]
     values = [float(value) for one in series for _, value in one["values"]]
-    assert any(math.isfinite(value) and value > 0 for value in values), f"{title}: {series}"
+    assert any(map(math.isfinite, values)), f"{title}: {series}"
 
 
 @pytest.mark.parametrize("name", ["job", "instance"])

@@ -24,7 +24,8 @@ from grafana_foundation_sdk.builders import prometheus as prometheus_builder
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common, dashboard
 
-from agl.ops.dashboards.panels import DATASOURCE, datasource_variable, label_variable
+from agl.ops.dashboards.drawing import DATASOURCE
+from agl.ops.dashboards.frame import datasource_variable, label_variable
 
 UID = "gallery"
 

@@ -174,9 +174,11 @@ def build_blocks(folder: Path, lines: Iterable[str]) -> None:
 
 
 @contextlib.contextmanager
-def prometheus(folder: Path, config: str = "global: {}\n") -> Iterator[str]:
+def prometheus(
+    folder: Path, config: str = "global: {}\n", port: int | None = None
+) -> Iterator[str]:
     """A Prometheus over ``folder``; gives its address once it is ready."""
-    port = free_port()
+    port = port or free_port()
     config_file = folder.parent / f"prometheus-{port}.yml"
     config_file.write_text(config)
     log = (folder.parent / f"prometheus-{port}.log").open("wb")

@@ -427,6 +427,13 @@ class TestPrometheusAndGrafana:
         assert source["uid"] == "agl-prometheus"
         assert source["jsonData"]["timeInterval"] == self.config["global"]["scrape_interval"]
 
+    def test_a_data_source_of_another_uid_gives_way(self) -> None:
+        path = ROOT / "grafana/provisioning/datasources/prometheus.yml"
+        content = yaml.safe_load(path.read_text())
+        made = [(source["name"], source.get("orgId", 1)) for source in content["datasources"]]
+        deleted = [(source["name"], source["orgId"]) for source in content["deleteDatasources"]]
+        assert deleted == made
+
     def test_dashboards_are_where_grafana_looks(self) -> None:
         path = ROOT / "grafana/provisioning/dashboards/default.yml"
         (provider,) = yaml.safe_load(path.read_text())["providers"]

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rule_checks import known_series
+from board_checks import panels_of, shipped_alerts
 
+from agl.errors import EnvironmentFault
+from agl.ops.alerting import Alert
 from agl.ops.dashboards import build
-from agl.store.memory import InMemoryLightningStore
-from agl.store.rest.app import create_app
-from agl.utils.metrics import MetricsBackend
+from agl.ops.dashboards.thresholds import JUST_ABOVE_ZERO, Alerts
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "grafana" / "dashboards"
-BOARDS = {name: json.loads(text) for name, text in build.render_all().items()}
-UNITS = {"ops", "s", "short", "bytes", "percentunit"}
+BOARDS = {name: json.loads(text) for name, text in build.render_all(shipped_alerts()).items()}
 
 # title -> (width, x, y, unit, legends)
 STORE_PANELS = {
@@ -54,46 +51,20 @@ STORE_PANELS = {
     "Time Waited (P50, P95, P99)": (12, 12, 53, "s", ["P50", "P95", "P99"]),
 }
 
-METRIC = re.compile(r"\b((?:agl|mongodb)_\w+)\b")
-SELECTION = re.compile(r"\b((?:agl|mongodb)_\w+)\{([^}]*)\}")
-# Series that rise and fall, and are shown as they are.
-GAUGE = re.compile(
-    r"mongodb_(rs|dbstats)_\w+|mongodb_ss_(connections|uptime|repl_isWritablePrimary|wt_cache_\w+)"
-)
-MATCHER = re.compile(r'\b([a-z_]+)\s*(?:=~|!~|!=|=)\s*"')
-GROUPING = re.compile(r"\bby \(([^)]*)\)")
-
-
-def series_panels(board: dict[str, Any]) -> list[dict[str, Any]]:
-    return [panel for panel in board["panels"] if panel["type"] != "row"]
-
-
-ALL_PANELS = [
-    pytest.param(panel, id=panel["title"])
-    for board in BOARDS.values()
-    for panel in series_panels(board)
-]
-ALL_TARGETS = [
-    pytest.param(target, id=f"{panel['title']} {target['refId']}")
-    for board in BOARDS.values()
-    for panel in series_panels(board)
-    for target in panel["targets"]
-]
+ALERTS = shipped_alerts()
 every_board = pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS.keys())
-every_panel = pytest.mark.parametrize("panel", ALL_PANELS)
-every_target = pytest.mark.parametrize("target", ALL_TARGETS)
 
 
 def test_committed_files_are_what_the_code_says() -> None:
-    assert build.difference(FOLDER) == ""
+    assert build.difference(FOLDER, ALERTS) == ""
     assert {path.name for path in FOLDER.glob("*.json")} == set(BOARDS)
 
 
 def test_check_fails_with_the_difference_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    build.write(tmp_path)
-    name, text = next(iter(build.render_all().items()))
+    build.write(tmp_path, ALERTS)
+    name, text = "agl-store.json", build.render_all(ALERTS)["agl-store.json"]
     stale = text.replace('"ops"', '"short"', 1)
     (tmp_path / name).write_text(stale)
     assert build.main(["--output", str(tmp_path), "--check"]) == 1
@@ -124,8 +95,8 @@ def test_the_script_finds_the_repository_from_anywhere(tmp_path: Path) -> None:
 
 
 def test_output_is_stable() -> None:
-    assert build.render_all() == build.render_all()
-    for text in build.render_all().values():
+    assert build.render_all(ALERTS) == build.render_all(ALERTS)
+    for text in build.render_all(ALERTS).values():
         assert text.endswith("}\n")
         assert (
             text
@@ -143,7 +114,8 @@ def test_store_board_has_the_panels_of_the_reference() -> None:
             panel["fieldConfig"]["defaults"]["unit"],
             [target["legendFormat"] for target in panel["targets"]],
         )
-        for panel in series_panels(board)
+        for panel in panels_of(board)
+        if panel["title"] in STORE_PANELS
     }
     assert found == STORE_PANELS
     rows = [
@@ -151,7 +123,7 @@ def test_store_board_has_the_panels_of_the_reference() -> None:
         for panel in board["panels"]
         if panel["type"] == "row"
     ]
-    assert rows == [
+    assert rows[:5] == [
         ("LightningStore HTTP API", 0),
         ("LightningStore RPC Metrics", 9),
         ("Collection Metrics", 18),
@@ -172,170 +144,58 @@ def test_board_is_named_dated_and_provisionable(board: dict[str, Any]) -> None:
     assert "__inputs" not in board, "provisioning does not resolve export placeholders"
 
 
-@every_board
-def test_rule_uneditable_dashboard(board: dict[str, Any]) -> None:
-    assert board["editable"] is False
+def test_boards_that_are_no_more_are_found_and_taken_away(tmp_path: Path) -> None:
+    build.write(tmp_path, ALERTS)
+    (tmp_path / "agl-gone.json").write_text("{}\n")
+    (tmp_path / "mine.json").write_text("{}\n")
+    assert "-{}" in build.difference(tmp_path, ALERTS)
+    build.write(tmp_path, ALERTS)
+    assert build.difference(tmp_path, ALERTS) == ""
+    assert (tmp_path / "mine.json").exists()
+    assert not (tmp_path / "agl-gone.json").exists()
 
 
-@every_board
-def test_rule_template_datasource(board: dict[str, Any]) -> None:
-    variable = variable_of(board, "datasource")
-    assert (variable["type"], variable["query"], variable["label"]) == (
-        "datasource",
-        "prometheus",
-        "Data source",
-    )
+def alert(name: str, expr: str, threshold: str, severity: str = "warning") -> Alert:
+    return Alert(name, "node", expr, severity, "5m", {}, {"threshold": threshold})
 
 
-@every_board
-@pytest.mark.parametrize("name", ["job", "instance"])
-def test_rules_template_job_and_template_instance(board: dict[str, Any], name: str) -> None:
-    variable = variable_of(board, name)
-    assert variable["type"] == "query"
-    assert variable["label"] == name
-    assert variable["datasource"]["uid"] == "$datasource"
-    assert variable["multi"] is True
-    assert variable["includeAll"] is True
-    assert variable["allValue"] == ".+"
-    assert re.fullmatch(rf"label_values\((agl|mongodb)_\w+(\{{.*\}})?, {name}\)", variable["query"])
-    assert variable["refresh"] == 2, "template-on-time-change-reload"
+def steps(*alerts: Alert) -> list[tuple[float | None, str]]:
+    found = Alerts(alerts).steps([one.name for one in alerts])
+    return [(step.value, step.color) for step in found]
 
 
-@every_panel
-def test_rule_panel_datasource(panel: dict[str, Any]) -> None:
-    wanted = {"type": "prometheus", "uid": "$datasource"}
-    assert panel["datasource"] == wanted
-    assert all(target["datasource"] == wanted for target in panel["targets"])
+def test_colours_begin_where_alerts_do() -> None:
+    warning = alert("Warm", "max_over_time(t[1m]) > 85 < 1000", "85")
+    critical = alert("Hot", "max_over_time(t[1m]) > 95", "95", "critical")
+    assert steps(critical, warning) == [(None, "green"), (85, "orange"), (95, "red")]
 
 
-@every_panel
-def test_rule_panel_title_description(panel: dict[str, Any]) -> None:
-    assert panel["title"]
-    assert len(panel["description"]) > 30
+def test_colours_end_where_alerts_that_fire_below_do() -> None:
+    warning = alert("Low", "a / b < 0.05", "0.05")
+    critical = alert("Out", "a / b < 0.03", "0.03", "critical")
+    assert steps(warning, critical) == [(None, "red"), (0.03, "orange"), (0.05, "green")]
 
 
-@every_panel
-def test_rules_panel_units_and_panel_no_targets(panel: dict[str, Any]) -> None:
-    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
-    assert panel["targets"]
-    assert all(target["legendFormat"] for target in panel["targets"])
+def test_zero_is_well_or_ill_as_the_alert_says() -> None:
+    assert steps(alert("Down", "max_over_time(up[1m]) == 0", "0", "critical")) == [
+        (None, "red"),
+        (JUST_ABOVE_ZERO, "green"),
+    ]
+    assert steps(alert("Some", "increase(x[5m]) > 0", "0", "info")) == [
+        (None, "green"),
+        (JUST_ABOVE_ZERO, "blue"),
+    ]
 
 
-@every_panel
-def test_legend_is_a_list_below_and_tooltip_single(panel: dict[str, Any]) -> None:
-    legend = panel["options"]["legend"]
-    assert (legend["displayMode"], legend["placement"], legend["showLegend"]) == (
-        "list",
-        "bottom",
-        True,
-    )
-    assert panel["options"]["tooltip"]["mode"] == "single"
+def test_a_condition_without_a_number_colours_nothing() -> None:
+    assert steps(alert("Odd", "a unless b", "none")) == [(None, "green")]
 
 
-@every_board
-def test_panels_are_numbered_and_do_not_overlap(board: dict[str, Any]) -> None:
-    assert [panel["id"] for panel in board["panels"]] == list(range(1, len(board["panels"]) + 1))
-    taken: set[tuple[int, int]] = set()
-    for panel in board["panels"]:
-        cells = set(cells_of(panel["gridPos"]))
-        assert not cells & taken, panel["title"]
-        assert all(x < 24 for x, _ in cells)
-        taken |= cells
+def test_alerts_of_both_directions_in_one_panel_are_refused() -> None:
+    with pytest.raises(EnvironmentFault, match="begin below and above"):
+        steps(alert("Low", "a < 1", "1"), alert("High", "a > 9", "9"))
 
 
-@every_target
-def test_rule_target_rate_interval(target: dict[str, Any]) -> None:
-    windows = re.findall(r"\[([^\]]*)\]", target["expr"])
-    assert len(windows) == target["expr"].count("rate(")
-    assert set(windows) <= {"$__rate_interval"}
-
-
-@every_target
-def test_rules_target_job_and_target_instance(target: dict[str, Any]) -> None:
-    selections = SELECTION.findall(target["expr"])
-    assert len(selections) == len(METRIC.findall(target["expr"]))
-    for _, matchers in selections:
-        assert 'job=~"$job"' in matchers
-        assert 'instance=~"$instance"' in matchers
-
-
-@every_target
-def test_rule_target_counter_agg(target: dict[str, Any]) -> None:
-    selected = [name for name, _ in SELECTION.findall(target["expr"])]
-    counters = [name for name in selected if not GAUGE.fullmatch(name)]
-    assert target["expr"].count("rate(") == len(counters)
-    assert len(GROUPING.findall(target["expr"])) == len(selected)
-
-
-@every_target
-def test_legend_shows_only_labels_that_the_query_keeps(target: dict[str, Any]) -> None:
-    kept = {
-        label.strip() for group in GROUPING.findall(target["expr"]) for label in group.split(",")
-    }
-    shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
-    assert shown <= kept
-    assert kept - shown <= {"le", "instance"}
-
-
-class Catalogue(MetricsBackend):
-    """Takes down what the store and its server register, as Prometheus exposes it."""
-
-    def __init__(self) -> None:
-        self.labels: dict[str, set[str]] = {}
-
-    def register_counter(
-        self, name: str, label_names: Sequence[str] | None = None, group_level: int | None = None
-    ) -> None:
-        self.labels[name.replace(".", "_")] = set(label_names or ())
-
-    def register_histogram(
-        self,
-        name: str,
-        label_names: Sequence[str] | None = None,
-        buckets: Sequence[float] | None = None,
-        group_level: int | None = None,
-    ) -> None:
-        series = name.replace(".", "_")
-        self.labels[f"{series}_count"] = self.labels[f"{series}_sum"] = set(label_names or ())
-        self.labels[f"{series}_bucket"] = {*(label_names or ()), "le"}
-
-
-@pytest.fixture(scope="module")
-def exposed() -> dict[str, set[str]]:
-    catalogue = Catalogue()
-    app = create_app(InMemoryLightningStore(tracker=catalogue), tracker=catalogue)
-    app.build_middleware_stack()
-    ours = {name: labels | {"job", "instance"} for name, labels in catalogue.labels.items()}
-    return {**known_series(), **ours}
-
-
-@every_target
-def test_metrics_and_labels_exist(target: dict[str, Any], exposed: dict[str, set[str]]) -> None:
-    for metric, matchers in SELECTION.findall(target["expr"]):
-        assert metric in exposed
-        named = set(MATCHER.findall(matchers))
-        grouped = {
-            label.strip()
-            for group in GROUPING.findall(target["expr"])
-            for label in group.split(",")
-        }
-        assert named | grouped <= exposed[metric]
-
-
-@every_board
-def test_metrics_of_variables_exist(board: dict[str, Any], exposed: dict[str, set[str]]) -> None:
-    for variable in board["templating"]["list"]:
-        if variable["type"] == "query":
-            found = METRIC.findall(variable["query"])
-            assert found
-            assert set(found) <= set(exposed)
-
-
-def variable_of(board: dict[str, Any], name: str) -> dict[str, Any]:
-    return next(found for found in board["templating"]["list"] if found["name"] == name)
-
-
-def cells_of(position: dict[str, int]) -> Iterator[tuple[int, int]]:
-    for x in range(position["x"], position["x"] + position["w"]):
-        for y in range(position["y"], position["y"] + position["h"]):
-            yield x, y
+def test_an_alert_that_is_not_there_is_named() -> None:
+    with pytest.raises(EnvironmentFault, match="'Gone'"):
+        Alerts([]).steps(["Gone"])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from panels_support import FakePrometheus, answering
 
-from agl.ops.panels.alerts import periods
+from agl.ops.panels.alerts import board_events, periods
+from agl.ops.panels.boards import Board
+from agl.ops.panels.interpolation import Scope
 from agl.ops.panels.prometheus import (
     ENDPOINTS,
     Answer,
@@ -216,3 +219,19 @@ def test_periods_are_the_times_without_a_gap() -> None:
     series = Series({}, [None, 1.0, 1.0, None, 0.0, 1.0])
     found = periods(series, 100, 10)
     assert [(p.start, p.end, p.open) for p in found] == [(110, 120, False), (150, 150, True)]
+
+
+async def test_events_that_only_grafana_has_are_left_out_and_others_tell_what_is_wrong() -> None:
+    content = {
+        "annotations": {
+            "list": [
+                {"name": "Ours", "datasource": {"type": "grafana", "uid": "-- Grafana --"}},
+                {"name": "Loki", "datasource": {"type": "loki", "uid": "x"}},
+            ]
+        }
+    }
+    board = Board("b", "B", Path("b.json"), content)
+    async with answering(FakePrometheus()) as reader:
+        found = await board_events(board, Scope({}), SPAN, reader, 5)
+    assert found["events"] == []
+    assert [problem.partition(":")[0] for problem in found["problems"]] == ["annotation Loki"]

@@ -234,7 +234,7 @@ class TestCommandLine:
             (("--from", "soon"), "from: 'soon' is not a time"),
             (
                 ("--from", "now-1h", "--dashboard", "none"),
-                "'none' is not one (choose from agl-mongo, agl-store",
+                "'none' is not one (choose from agl-gpu, agl-mongodb, agl-monitoring",
             ),
             (("--from", "now-1h", "--var", "x"), "--var: 'x' is not NAME=VALUE"),
         ],

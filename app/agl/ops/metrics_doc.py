@@ -13,7 +13,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from agl.ops.alerting.rules import load_alerts
 from agl.ops.dashboards.build import render_all
+from agl.ops.dashboards.thresholds import Alerts
 from agl.utils.metrics_catalogue import CATALOGUE, EXPORTER, SERVER, STORE, Domain, Row
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -129,7 +131,8 @@ def _values(rows: Iterable[Row]) -> str:
 
 
 def _uses() -> Mapping[str, list[str]]:
-    texts = {f"dashboard `{Path(name).stem}`": text for name, text in render_all().items()}
+    alerts = Alerts(load_alerts(_ROOT / "prometheus" / "alerts"))
+    texts = {f"dashboard `{Path(name).stem}`": text for name, text in render_all(alerts).items()}
     for folder, kind in (("alerts", "alerts"), ("rules", "rules")):
         for path in sorted((_ROOT / "prometheus" / folder).glob("*.yml")):
             texts[f"{kind} `{path.stem}`"] = path.read_text("utf-8")

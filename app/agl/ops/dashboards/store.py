@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from grafana_foundation_sdk.builders import dashboard as dashboard_builder
 from grafana_foundation_sdk.models import dashboard as dashboard_model
 
+from agl.ops.dashboards.frame import Frame, assemble
 from agl.ops.dashboards.panels import (
+    BYTES,
+    NO_UNIT,
     OPS,
+    RATIO,
     SECONDS,
+    WINDOW,
     Query,
     Row,
     SeriesPanel,
-    add_rows,
-    datasource_variable,
-    label_variable,
+    State,
+    StatesPanel,
+    highest,
     legend_of,
+    only_some,
     quantile,
     quantile_queries,
     rate_by,
+    selected,
+    state,
 )
+from agl.ops.dashboards.slo import burn_panel
+from agl.ops.dashboards.thresholds import Alerts
 
 UID = "agl-store"
+FRAME = Frame(
+    UID,
+    "LightningStore",
+    "Traffic, latency and errors of the LightningStore, from its HTTP API through the store to the "
+    "collections of its backend, and how rollouts end.",
+    ("lightningstore",),
+    "agl_http_total",
+)
 
 HTTP = "agl_http_latency"
 HTTP_CALLS = "agl_http_total"
@@ -227,24 +244,125 @@ def _rollouts_row() -> Row:
     )
 
 
-def build() -> dashboard_model.Dashboard:
-    """Return the board, ready to be rendered."""
-    board = (
-        dashboard_builder.Dashboard("LightningStore")
-        .uid(UID)
-        .description(
-            "Traffic, latency and errors of the LightningStore, from its HTTP API through the "
-            "store to the collections of its backend, and how rollouts end."
-        )
-        .tags(["agl", "lightningstore"])
-        .readonly()
-        .refresh("10s")
-        .time("now-1h", "now")
-        .timezone("browser")
-        .tooltip(dashboard_model.DashboardCursorSync.CROSSHAIR)
-        .with_variable(datasource_variable())
-        .with_variable(label_variable("job", "agl_http_total"))
-        .with_variable(label_variable("instance", "agl_http_total", 'job=~"$job"'))
+def _promises_row() -> Row:
+    refused = f"sum by (reason) (increase({selected('agl_http_refused_total')}[{WINDOW}]))"
+    return Row(
+        "What Is Promised",
+        (
+            burn_panel(
+                "Availability Budget Burn",
+                "store_availability",
+                "answers without a failure of the store",
+                ("StoreAvailabilityBurningFast", "StoreAvailabilityBurningSlow"),
+            ),
+            burn_panel(
+                "Latency Budget Burn",
+                "store_latency",
+                "answers within half a second",
+                ("StoreLatencyBurningFast", "StoreLatencyBurningSlow"),
+            ),
+            SeriesPanel(
+                "Refused for Want of a Token",
+                "Requests in the window of a point that came without the token, or with a wrong "
+                "one: a client that was not told the new token, or somebody who guesses.",
+                NO_UNIT,
+                8,
+                (Query(only_some(refused), "{{reason}}"),),
+                "✓ None",
+                alerts=("StoreClientsRefused",),
+                limits=(),
+            ),
+        ),
     )
-    add_rows(board, (_http_row(), _store_row(), _collections_row(), _rollouts_row(), _waits_row()))
-    return board.build()
+
+
+def _process_row() -> Row:
+    started = f"changes({selected('agl_process_start_time_seconds')}[{WINDOW}])"
+    used = state("span_bytes")
+    slots = ("instance", "server_process")
+    return Row(
+        "The Store's Processes",
+        (
+            StatesPanel(
+                "Store Answers",
+                "Whether the exporter's last question to the store was answered.",
+                NO_UNIT,
+                8,
+                (Query(state("up", ("host",)), "{{host}}"),),
+                "Not asked",
+                height=8,
+                alerts=("StoreDown",),
+                limits=(),
+                states=(State(1, "Answers", "green"), State(0, "No answer", "red")),
+            ),
+            SeriesPanel(
+                "Processes That Started Anew",
+                "Starts of server processes in the window of a point. Some at every deployment; "
+                "again and again: they die.",
+                NO_UNIT,
+                8,
+                (Query(only_some(f"sum by (instance) ({started})"), "{{instance}}"),),
+                "✓ None",
+                alerts=("StoreProcessRestarting",),
+                limits=(),
+                bars=True,
+            ),
+            SeriesPanel(
+                "Span Memory, of the Limit",
+                "What spans take in the memory store, as a share of where it begins to give up "
+                "the oldest. Not there with MongoDB.",
+                RATIO,
+                8,
+                (Query(f"{used} / {state('eviction_threshold_bytes')}", "spans"),),
+                "Not the memory store",
+                alerts=("StoreMemoryNearEviction",),
+            ),
+            SeriesPanel(
+                "Spans Given Up / Sec",
+                "Spans that the memory store gave up to have room. Rollouts that lose them cannot "
+                "be trained on.",
+                OPS,
+                8,
+                (Query(only_some(rate_by("agl_spans_evicted_total", ("instance",))), "given up"),),
+                "✓ None",
+                alerts=("StoreEvictingSpans",),
+            ),
+            SeriesPanel(
+                "Memory (by Process)",
+                "Resident memory of each server process.",
+                BYTES,
+                8,
+                (
+                    Query(
+                        highest(selected("agl_process_resident_memory_bytes"), slots),
+                        legend_of(slots),
+                    ),
+                ),
+                "No store",
+                deeper="agl-node",
+            ),
+            SeriesPanel(
+                "CPU (by Process)",
+                "Cores that each server process is at. One process cannot use more than about one.",
+                NO_UNIT,
+                8,
+                (Query(rate_by("agl_process_cpu_seconds_total", slots), legend_of(slots)),),
+                "No store",
+                deeper="agl-node",
+            ),
+        ),
+    )
+
+
+def build(alerts: Alerts) -> dashboard_model.Dashboard:
+    """Return the board, ready to be rendered."""
+    rows = (
+        _http_row(),
+        _store_row(),
+        _collections_row(),
+        _rollouts_row(),
+        _waits_row(),
+        _promises_row(),
+        _process_row(),
+    )
+    return assemble(FRAME, rows, alerts)

@@ -23,7 +23,7 @@ export function showBoard(root, board, page, { all = false } = {}) {
     view.element.style.setProperty("--y", y + 1);
     view.element.style.setProperty("--w", w);
     view.element.style.setProperty("--h", high);
-    view.element.classList.toggle("small", w <= 8 && high <= 6 && ["stat", "gauge", "singlestat"].includes(panel.type));
+    view.element.classList.toggle("small", w <= 8 && high <= 8 && ["stat", "gauge", "singlestat"].includes(panel.type));
     if (observer) {
       waiting.add(view);
       observer.observe(view.element);

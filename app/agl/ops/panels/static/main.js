@@ -21,6 +21,23 @@ else if (runbook) runbooks(runbook[1]);
 else if (uid) new Page(uid).start();
 else list();
 
+/** The boards that have all tags of a link, asked for when somebody opens the list. */
+function otherBoards(link, source) {
+  const box = h("ul", { class: "pop-box boards" });
+  const list = h("details", { class: "pop" }, h("summary", { class: "tool" }, link.title), box);
+  list.addEventListener("toggle", async () => {
+    if (!list.open) return;
+    try {
+      const { boards } = await source.boards();
+      const shown = boards.filter((board) => link.tags.every((tag) => board.tags.includes(tag)));
+      put(box, shown.map((board) => h("li", {}, anchor({ title: board.title, url: board.path, keepTime: link.keepTime }))));
+    } catch (error) {
+      put(box, h("li", { role: "alert" }, error.message));
+    }
+  });
+  return list;
+}
+
 function Page(name) {
   const source = new Live(name, parameters);
   const top = h("header", { class: "top" });
@@ -115,7 +132,7 @@ function Page(name) {
     put(
       top,
       h("div", { class: "top-line" }, h("nav", { "aria-label": "Dashboards" }, anchor({ title: "Dashboards", url: "/dashboards" }), h("span", { "aria-hidden": "true" }, " / ")), h("h1", { title: board.description }, board.title), h("div", { class: "spacer" }), h("div", { class: "tools" }, h("button", { type: "button", class: "tool", title: "Half a range back", "aria-label": "Half a range back", onclick: () => shift(-half) }, "‹"), timePicker({ from, to }, setRange), h("button", { type: "button", class: "tool", title: "Half a range on", "aria-label": "Half a range on", onclick: () => shift(half) }, "›"), h("button", { type: "button", class: "tool", title: "Zoom out (z)", "aria-label": "Zoom out", onclick: zoomOut }, "⊖"), refreshPicker(every, offered, setRefresh, load), themeButton(() => shown.redraw()))),
-      h("div", { class: "variables" }, variableControls(board.variables, setVariable), h("div", { class: "board-links" }, board.links.map((link) => (link.type === "dashboards" ? null : anchor(link))))),
+      h("div", { class: "variables" }, variableControls(board.variables, setVariable), h("div", { class: "board-links" }, board.links.map((link) => (link.type === "dashboards" ? otherBoards(link, source) : anchor(link))))),
     );
   }
   function zoomOut() {

@@ -37,16 +37,16 @@ export class PanelView {
     this.foot = h("div", { class: "panel-notes" });
     this.spinner = h("span", { class: "spinner", hidden: true, role: "status", "aria-label": "loading" });
     const charted = !ALONE[panel.type] && !panel.problem;
-    this.tableButton = h("button", { type: "button", class: "icon", title: "Values as a table", "aria-label": `Values of ${panel.title || "this panel"} as a table`, "aria-pressed": "false", onclick: () => this.toggleTable() }, "▤");
+    this.tableButton = h("button", { type: "button", class: "icon as-table", title: "Values as a table", "aria-label": `Values of ${panel.title || "this panel"} as a table`, "aria-pressed": "false", onclick: () => this.toggleTable() }, "▤");
     this.header = h(
       "header",
       { class: "panel-head" },
       h("h3", { id, title: panel.title }, panel.title),
       this.spinner,
-      (panel.links ?? []).map((link) => anchor(link, "panel-link")),
+      panel.links?.length ? ways(panel) : null,
       panel.description ? info(panel) : null,
       charted ? this.tableButton : null,
-      h("button", { type: "button", class: "icon", title: "Enlarge (Escape closes)", "aria-label": `Enlarge ${panel.title || "this panel"}`, onclick: () => this.enlarge() }, "⤢"),
+      h("button", { type: "button", class: "icon enlarge", title: "Enlarge (Escape closes)", "aria-label": `Enlarge ${panel.title || "this panel"}`, onclick: () => this.enlarge() }, "⤢"),
     );
     this.element = h("section", { class: `panel type-${panel.type}${panel.transparent ? " transparent" : ""}`, "aria-labelledby": id, "data-key": panel.key }, this.header, this.body, this.foot);
     if (!panel.title) this.element.classList.add("untitled");
@@ -116,7 +116,8 @@ export class PanelView {
   noteLimits() {
     for (const { total, series, refId, warnings = [] } of this.data.results) {
       if (series && total > series.length) this.notes.push(["warn", `query ${refId} has ${format(total, "locale")} series; the ${series.length} with the largest values are drawn`]);
-      for (const warning of warnings) this.notes.push(["warn", `Prometheus says: ${warning}`]);
+      // What Prometheus calls an info is about the query's wording: for whoever looks closely.
+      for (const warning of warnings) if (this.asTable || !warning.startsWith("PromQL info")) this.notes.push(["warn", `Prometheus says: ${warning}`]);
     }
     if (this.data.note) this.notes.push(["", this.data.note]);
   }
@@ -187,6 +188,11 @@ export class PanelView {
     this.drawn?.destroy();
     if (this.element.classList.contains("enlarged")) document.body.classList.remove("has-enlarged");
   }
+}
+
+/** The panel's links, as one icon: titles need the room. */
+function ways(panel) {
+  return h("details", { class: "info ways", onkeydown: (event) => event.key === "Escape" && event.currentTarget.removeAttribute("open") }, h("summary", { class: "icon", title: "Where to go from here", "aria-label": `Links of ${panel.title || "this panel"}` }, "↗"), h("ul", { class: "info-text" }, panel.links.map((link) => h("li", {}, anchor(link)))));
 }
 
 function info(panel) {

@@ -40,17 +40,25 @@ export class Live {
 
   async ask(path, parameters) {
     const query = parameters?.toString();
-    let response;
+    const address = query ? `${path}?${query}` : path;
+    const { signal } = this.stopper;
+    let found;
     try {
-      response = await fetch(query ? `${path}?${query}` : path, { signal: this.stopper.signal });
+      // Browsers end what is under way when a network comes or goes, such as a container's.
+      found = await asked(address, signal).catch((error) => (error.name === "AbortError" ? Promise.reject(error) : asked(address, signal)));
     } catch (error) {
       if (error.name === "AbortError") throw error;
       throw new Error("This page's server does not answer; is `agl panels` still running?");
     }
-    const answer = await response.json().catch(() => ({}));
-    if (!response.ok) throw new Error(answer.error ?? `the server answered ${response.status}`);
-    return answer;
+    if (!found.response.ok) throw new Error(found.answer.error ?? `the server answered ${found.response.status}`);
+    return found.answer;
   }
+}
+
+async function asked(address, signal) {
+  const response = await fetch(address, { signal });
+  const answer = await response.json().catch((error) => (error instanceof SyntaxError ? {} : Promise.reject(error)));
+  return { response, answer };
 }
 
 /** Gives what a report has recorded. */

@@ -54,7 +54,7 @@ function one({ field, value, name }, options, count) {
 }
 
 function parted(text) {
-  const match = /^([−+]?[\d.,∞]+)\s*(\D.*)$/.exec(text);
+  const match = /^([−+]?[\d.,∞]+)\s*([^\d.,∞].*)$/.exec(text);
   return match ? [match[1], match[2]] : [text, ""];
 }
 
