@@ -36,6 +36,7 @@ SECOND = {
     "AGL_PORT": "34747",
     "AGL_GRAFANA_PORT": "39091",
     "AGL_PROMETHEUS_PORT": "39090",
+    "AGL_ALERTMANAGER_PORT": "39093",
     "AGL_NODE_EXPORTER_PORT": "39100",
     "AGL_SUBNET": "172.31.249.0/24",
     "AGL_GATEWAY": "172.31.249.1",
@@ -143,7 +144,9 @@ class TestRunning:
         assert {row["state"] for row in services.values()} == {"ready"}
         for name in ("app", "prometheus"):
             assert 0 < services[name]["memory_bytes"] < services[name]["memory_limit_bytes"]
-        assert {target["job"] for target in status["targets"]} == {"app", "node", "prometheus"}
+        assert {target["job"] for target in status["targets"]} == {
+            *("app", "node", "prometheus", "alertmanager")
+        }
         assert {target["health"] for target in status["targets"]} == {"up"}
         assert status["urls"]["app"] == stack.store_url
 

@@ -19,8 +19,16 @@ from turns_proxy import turns_proxy
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
 COMPOSE_FILE = "compose.prometheus-mongo-store.yml"
-SERVICES = ("app", "app-exporter", "mongo", "mongodb-exporter", "node-exporter", "prometheus")
-JOBS = {"app", "mongodb", "node", "prometheus"}
+SERVICES = (
+    "app",
+    "app-exporter",
+    "mongo",
+    "mongodb-exporter",
+    "node-exporter",
+    "prometheus",
+    "alertmanager",
+)
+JOBS = {"app", "mongodb", "node", "prometheus", "alertmanager"}
 SECRETS = {
     "api-token": "10001",
     "grafana-admin-password": "472",
@@ -34,6 +42,7 @@ PLAIN = {
     "AGL_PORT": "27747",
     "AGL_GRAFANA_PORT": "28091",
     "AGL_PROMETHEUS_PORT": "28090",
+    "AGL_ALERTMANAGER_PORT": "28093",
     "AGL_NODE_EXPORTER_PORT": "28100",
     "AGL_SUBNET": "172.31.239.0/24",
     "AGL_GATEWAY": "172.31.239.1",

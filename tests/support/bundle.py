@@ -22,6 +22,7 @@ VARIABLES = {
     "AGL_PORT": "14747",
     "AGL_GRAFANA_PORT": "19091",
     "AGL_PROMETHEUS_PORT": "19090",
+    "AGL_ALERTMANAGER_PORT": "19093",
     "AGL_NODE_EXPORTER_PORT": "19100",
     "AGL_SUBNET": "172.31.248.0/24",
     "AGL_GATEWAY": "172.31.248.1",
@@ -51,6 +52,10 @@ class Stack:
     @property
     def prometheus_url(self) -> str:
         return f"http://127.0.0.1:{self.environ['AGL_PROMETHEUS_PORT']}"
+
+    @property
+    def alertmanager_url(self) -> str:
+        return f"http://127.0.0.1:{self.environ['AGL_ALERTMANAGER_PORT']}"
 
     @property
     def project(self) -> str:

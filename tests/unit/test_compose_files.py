@@ -22,12 +22,16 @@ FULL = "compose.prometheus-memory-store.yml"
 ALONE = "compose.store.yml"
 MONGO_FULL = "compose.prometheus-mongo-store.yml"
 MONGO_ALONE = "compose.mongo.yml"
-ONE_SHOTS = {"init": ["CHOWN", "DAC_READ_SEARCH"], "mongo-init": ["DAC_READ_SEARCH"]}
+ONE_SHOTS = {
+    "init": ["CHOWN", "DAC_READ_SEARCH"],
+    "mongo-init": ["DAC_READ_SEARCH"],
+    "rules-check": ["DAC_READ_SEARCH"],
+}
 ENV_TEXT = (COMPOSE / ".env").read_text(encoding="utf-8")
 ENV = dict(re.findall(r"^([A-Z_]+)=(.*)$", ENV_TEXT, re.MULTILINE))
 
 # Compose reads these itself, or scripts that make images do.
-NOT_IN_COMPOSE_FILES = {"COMPOSE_PROFILES", "ALERTMANAGER_IMAGE"}
+NOT_IN_COMPOSE_FILES = {"COMPOSE_PROFILES"}
 REFERENCE = re.compile(r"\$\{(\w+)(?::?([-+])((?:[^{}]|\$\{\w+\})*))?\}")
 
 
@@ -177,15 +181,20 @@ class TestEveryService:
             return
         probe = service["healthcheck"]["test"]
         assert probe[0] == "CMD"
-        expected = {"prometheus": "/bin/promtool", "mongo": "mongosh"}
+        expected = {
+            "prometheus": "/bin/promtool",
+            "alertmanager": "/bin/amtool",
+            "mongo": "mongosh",
+        }
         assert probe[1] == expected.get(name, "/opt/agl/bin/python")
 
     def test_publishes_only_what_it_may(
         self, file: str, name: str, service: dict[str, Any]
     ) -> None:
-        assert "ports" in service or name not in {"app", "prometheus", "grafana", "panels"}
+        published = {"app", "prometheus", "alertmanager", "grafana", "panels"}
+        assert "ports" in service or name not in published
         for port in service.get("ports", []):
-            assert name in {"app", "prometheus", "grafana", "panels"}
+            assert name in published
             assert port["host_ip"] == "127.0.0.1"
 
     def test_mounts_no_socket_and_writes_no_folder_of_the_host(
@@ -203,9 +212,11 @@ class TestEveryService:
             assert "docker.sock" not in source
 
 
-def test_prometheus_is_on_loopback_whatever_the_variables_say() -> None:
+@pytest.mark.parametrize("name", ["PROMETHEUS", "ALERTMANAGER"])
+def test_it_is_on_loopback_whatever_the_variables_say(name: str) -> None:
     text = (COMPOSE / FULL).read_text("utf-8")
-    assert re.search(r"host_ip: 127\.0\.0\.1\n\s+published: \$\{AGL_PROMETHEUS_PORT\}", text)
+    pattern = rf"host_ip: 127\.0\.0\.1\n\s+published: \$\{{AGL_{name}_PORT\}}"
+    assert re.search(pattern, text)
 
 
 def test_an_unset_bind_variable_does_not_publish_to_everybody() -> None:
@@ -229,7 +240,7 @@ def test_the_files_agree_on_what_they_share() -> None:
 def test_the_bundle_on_mongodb_has_everything_of_the_other() -> None:
     memory, mongo = services(FULL), services(MONGO_FULL)
     assert mongo.keys() - memory.keys() == {"mongo", "mongo-init", "mongodb-exporter"}
-    for name in ("app-exporter", "node-exporter", "grafana"):
+    for name in ("app-exporter", "node-exporter", "alertmanager", "grafana"):
         assert mongo[name] == memory[name]
     differs = {
         key for key in memory["prometheus"] if mongo["prometheus"][key] != memory["prometheus"][key]
@@ -237,7 +248,7 @@ def test_the_bundle_on_mongodb_has_everything_of_the_other() -> None:
     assert differs == {"command"}
     config, *rest = memory["prometheus"]["command"]
     assert mongo["prometheus"]["command"] == [config.replace("base", "mongo"), *rest]
-    assert mongo["init"]["command"][-4:] == memory["init"]["command"][-4:]
+    assert mongo["init"]["command"][-5:] == memory["init"]["command"][-5:]
     assert mongo["app"]["ports"] == memory["app"]["ports"]
 
 
@@ -409,10 +420,11 @@ class TestPrometheusAndGrafana:
 
     def test_every_target_carries_host_and_instance(self) -> None:
         jobs = {job["job_name"]: job for job in self.config["scrape_configs"]}
-        assert list(jobs) == ["app", "node", "prometheus"]
+        assert list(jobs) == ["app", "node", "prometheus", "alertmanager"]
         for job in jobs.values():
             (static,) = job["static_configs"]
             assert static["labels"]["host"] == "__AGL_HOST__"
+            assert static["labels"]["deployment"] == "__AGL_DEPLOYMENT__"
         assert jobs["app"]["static_configs"][0]["targets"] == ["app-exporter:4748"]
         assert jobs["app"]["metrics_path"] == "/v1/prometheus/"
 

@@ -20,7 +20,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 OURS = "agl-stack/store:0.1.0"
 MONGO, EXPORTER = "mongo:8.0.26", "agl-stack/mongodb-exporter:0.53.0"
 LAB_IMAGE = "agl-stack/lab-mongod:lab"
-ELSE = ("prom/prometheus:v3.13.2", "prom/node-exporter:v1.12.1", "grafana/grafana:13.1.3")
+ELSE = (
+    "prom/prometheus:v3.13.2",
+    "prom/alertmanager:v0.33.1",
+    "prom/node-exporter:v1.12.1",
+    "grafana/grafana:13.1.3",
+)
 NOT_BUILT = ImageOptions(build=False)
 
 

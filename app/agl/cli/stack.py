@@ -183,7 +183,7 @@ def _images_archive(argv: list[str], prog: str) -> int:
 def _init(argv: list[str], prog: str) -> int:
     from agl.ops.init_bundle import main as init
 
-    return init(argv, prog)
+    return init(argv, prog, process_environment())
 
 
 def _mongo_init(argv: list[str], prog: str) -> int:

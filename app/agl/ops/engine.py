@@ -206,6 +206,11 @@ class Engine:
                 self._api.stop(container_id)
                 self._api.remove_container(container_id, force=True, v=True)
 
+    def signal(self, container_id: str, name: str) -> None:
+        """Send a signal such as ``SIGHUP`` to a container's process."""
+        with _gone_is_fine(), _translated():
+            self._api.kill(container_id, name)
+
     def image(self, name: str) -> Image | None:
         """The local image of that name or id, or None."""
         from docker.errors import NotFound

@@ -58,12 +58,14 @@ def endpoints(variables: Mapping[str, str], services: Iterable[str]) -> dict[str
     store = at(variables.get("AGL_BIND"), "AGL_PORT", 4747, store_scheme(variables))
     grafana = at(variables.get("AGL_GRAFANA_BIND"), "AGL_GRAFANA_PORT", 9091)
     prometheus = at("127.0.0.1", "AGL_PROMETHEUS_PORT", 9090)
+    alertmanager = at("127.0.0.1", "AGL_ALERTMANAGER_PORT", 9093)
     node = at(variables.get("AGL_GATEWAY"), "AGL_NODE_EXPORTER_PORT", 9100)
     known = (
         Endpoint("app", store, f"{store}/v1/agl/health"),
         Endpoint("grafana", grafana, f"{grafana}/api/health"),
         Endpoint("panels", grafana, f"{grafana}/api/health"),
         Endpoint("prometheus", prometheus, f"{prometheus}/-/ready"),
+        Endpoint("alertmanager", alertmanager, f"{alertmanager}/-/ready"),
         Endpoint("node-exporter", node, f"{node}/metrics"),
     )
     wanted = set(services)
@@ -129,6 +131,18 @@ def read_targets(prometheus: str) -> list[Target] | None:
         (_target(item) for item in items(data.get("activeTargets"))),
         key=lambda target: (target.job, target.instance),
     )
+
+
+def read_receivers(alertmanager: str) -> list[str] | None:
+    """Names of Alertmanager's receivers; None when it does not answer at that address."""
+    body = fetch(f"{alertmanager}/api/v2/receivers")
+    if body is None:
+        return None
+    try:
+        found = cast("list[dict[str, Any]]", json.loads(body))
+        return [str(item["name"]) for item in found]
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def _target(item: dict[str, Any]) -> Target:

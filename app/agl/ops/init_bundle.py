@@ -95,8 +95,8 @@ RENDERED = ("prometheus", "grafana/provisioning", "grafana/dashboards", "docs/ru
 _LEFT_OUT = frozenset({"tests"})
 
 
-def main(argv: list[str], prog: str) -> int:
-    """Run ``init``, or ``init show NAME``; returns 0.
+def main(argv: list[str], prog: str, environ: Mapping[str, str] | None = None) -> int:
+    """Run ``init``, or ``init show NAME``; returns 0. ``environ`` says who is paged.
 
     Raises:
         UsageError: An option or secret that is unknown, or a host label that is no label.
@@ -110,13 +110,13 @@ def main(argv: list[str], prog: str) -> int:
         print(show(options.name, folders, options.compose_file))
         return 0
     try:
-        _apply(options, folders)
+        _apply(options, folders, environ or {})
     except OSError as exc:
         raise EnvironmentFault(f"{exc.filename or 'init'}: {exc.strerror}") from exc
     return 0
 
 
-def _apply(options: argparse.Namespace, folders: Folders) -> None:
+def _apply(options: argparse.Namespace, folders: Folders, environ: Mapping[str, str]) -> None:
     if options.mongo_data:
         check_mongo_data(options.mongo_data)
     names: list[str] = options.secret
@@ -134,6 +134,7 @@ def _apply(options: argparse.Namespace, folders: Folders) -> None:
     if options.render:
         values = {
             "__AGL_HOST__": host_label(options.host_label),
+            "__AGL_DEPLOYMENT__": deployment_label(options.deployment),
             "__AGL_NODE_PORT__": str(options.node_exporter_port),
             "__AGL_LINKS__": options.links_url.rstrip("/"),
         }
@@ -143,6 +144,10 @@ def _apply(options: argparse.Namespace, folders: Folders) -> None:
             # Runbooks are read anew for everybody who looks at one.
             if changed.worth_loading and folder != "docs/runbooks":
                 print(f"init: {_how_to_load(folder, options.compose_file)}")
+        from agl.ops.init_alertmanager import render_alertmanager
+
+        said = render_alertmanager(folders, environ, options.drill_url or "")
+        print(f"init: alertmanager: {said}")
 
 
 def show(name: str, folders: Folders, compose_file: str) -> str:
@@ -171,7 +176,7 @@ def ensure_secret(secret: Secret, folders: Folders) -> str:
     for leftover in folders.secrets.glob(f"{_TEMPORARY}*"):
         leftover.unlink()
     path = folders.secrets / secret.name
-    current = _content(path)
+    current = content(path)
     supplied = operator_secret(secret, folders.operator)
     if supplied is not None:
         done = "yours is in use" if current == supplied else "taken from compose/secrets"
@@ -192,7 +197,7 @@ def supply_tls(name: str, folders: Folders) -> str:
     the file is no PEM, OSError when it cannot be read or the volume cannot be written.
     """
     path = folders.secrets / name
-    wanted = _content(folders.tls / name)
+    wanted = content(folders.tls / name)
     if not wanted:
         if not path.exists():
             return ""
@@ -203,7 +208,7 @@ def supply_tls(name: str, folders: Folders) -> str:
         raise EnvironmentFault(
             f"{variable} does not name a PEM file", remedy=f"set {variable}, or leave it empty"
         )
-    if _content(path) == wanted:
+    if content(path) == wanted:
         return "there already"
     folders.secrets.mkdir(parents=True, exist_ok=True)
     write_atomically(path, wanted, mode=0o400, owner=TLS_OWNER)
@@ -253,7 +258,7 @@ def _known(name: str) -> Secret:
         raise UsageError(f"unknown secret {name!r} (known: {known})") from None
 
 
-def _content(path: Path) -> bytes:
+def content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -299,12 +304,12 @@ def render(source: Path, target: Path, values: Mapping[str, str]) -> Changes:
             f"the repository's folder {source.parent.name}/{source.name} holds no file",
             remedy="the clone is incomplete: git checkout -- .",
         )
-    _make_folder(target)
+    make_folder(target)
     present = {path: (target / path).read_bytes() for path in _all_files(target)}
-    for path, content in wanted.items():
-        if present.get(path) != content:
-            _make_folder((target / path).parent, below=target)
-            write_atomically(target / path, content, mode=0o644)
+    for path, text in wanted.items():
+        if present.get(path) != text:
+            make_folder((target / path).parent, below=target)
+            write_atomically(target / path, text, mode=0o644)
     removed = sorted(present.keys() - wanted.keys())
     for path in removed:
         (target / path).unlink()
@@ -328,6 +333,16 @@ def host_label(given: str) -> str:
             "(set AGL_HOST_LABEL)"
         )
     return label
+
+
+def deployment_label(given: str) -> str:
+    """The value of label ``deployment``. Raises UsageError when it cannot be one."""
+    if not _HOST_LABEL.fullmatch(given):
+        raise UsageError(
+            f"deployment label {given!r} has other characters than letters, digits and . _ : - "
+            "(set AGL_DEPLOYMENT)"
+        )
+    return given
 
 
 def _files(folder: Path) -> Iterator[str]:
@@ -357,12 +372,12 @@ def _filled(path: Path, values: Mapping[str, str]) -> bytes:
     return _PLACEHOLDER.sub(value_of, _as_text(raw, str(path))).encode()
 
 
-def _make_folder(folder: Path, below: Path | None = None) -> None:
+def make_folder(folder: Path, below: Path | None = None) -> None:
     """Create the folder, and its parents as far as ``below``, so that everybody can enter it."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)
     if below is not None and folder != below:
-        _make_folder(folder.parent, below)
+        make_folder(folder.parent, below)
 
 
 def _told(changes: Changes) -> str:
@@ -441,6 +456,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "--render", type=Path, metavar="DIR", help="repository folder to take configuration from"
     )
     parser.add_argument("--host-label", default="", help="value of label host (default: host name)")
+    parser.add_argument("--deployment", default="agl", help="value of label deployment")
+    parser.add_argument("--drill-url", type=_url, metavar="URL", help=argparse.SUPPRESS)
     parser.add_argument("--node-exporter-port", type=_port, default=9100, metavar="PORT")
     parser.add_argument("--links-url", type=_url, default="http://localhost:9091", metavar="URL")
     parser.add_argument("--compose-file", default="compose.prometheus-memory-store.yml")

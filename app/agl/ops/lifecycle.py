@@ -37,6 +37,7 @@ LOOK_SECONDS = 0.5
 DAEMON_SECONDS = 15
 LOG_LINES = 15
 ERROR_LINES = 3
+READ_ON_HUP = ("prometheus", "alertmanager")
 _ERROR = re.compile(r"\b(error|fatal|panic|exception|cannot|failed)\b", re.IGNORECASE)
 
 
@@ -76,7 +77,9 @@ def up(layout: Layout, console: Console, options: UpOptions) -> None:
         choices = _images(layout, engine, console, options)
         compose = Compose(layout, options.mode, choices.overrides())
         agree_to_loss(engine, compose, console, options)
+        before = engine.containers()
         view = Start(engine, compose, console, options).run(watcher(layout, engine, compose))
+        take_on(engine, before, view)
     console.line()
     lab = " on LAB STAND-INS, for trials and tests only" if lab_stand_ins(view.containers) else ""
     console.heading(f"The bundle is up{lab}.")
@@ -280,6 +283,14 @@ class Start:
                 self.engine.stop(item.id for item in started)
             else:
                 self.compose.run("down", "--remove-orphans")
+
+
+def take_on(engine: Engine, before: list[Container], view: View) -> None:
+    """Let services that ran before read the configuration that ``init`` has rendered by now."""
+    ran = {(item.id, item.started_at) for item in before if item.running}
+    for item in view.containers:
+        if item.service in READ_ON_HUP and (item.id, item.started_at) in ran:
+            engine.signal(item.id, "SIGHUP")
 
 
 def telling(lines: list[str]) -> list[str]:

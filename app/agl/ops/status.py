@@ -11,6 +11,7 @@ from rich.console import Console as RichConsole
 from rich.markup import escape
 from rich.table import Table
 
+from agl.ops import alertmanager
 from agl.ops.choices import STAND_IN_TAG, is_lab, remember
 from agl.ops.compose import Compose
 from agl.ops.engine import Container, Engine
@@ -21,6 +22,7 @@ from agl.ops.view import (
     as_running,
     lab_stand_ins,
     missing,
+    paging,
     require_containers,
     running_mode,
     watcher,
@@ -114,6 +116,7 @@ def as_json(status: Status) -> dict[str, Any]:
             for t in status.view.targets or ()
         ],
         "urls": {name: endpoint.url for name, endpoint in status.view.endpoints.items()},
+        "pages_go_to": alertmanager.ways(list(status.view.receivers or ())),
         "left_out": list(status.missing),
     }
 
@@ -133,6 +136,8 @@ def show(status: Status, environ: Mapping[str, str]) -> None:
     for name, endpoint in status.view.endpoints.items():
         if name != "node-exporter":
             console.print(f"  {name:<12} {endpoint.url}")
+    for label, text in paging(status.view):
+        console.print(f"  {label:<12} {text}")
     for title in status.missing:
         console.print(f"  left out     {title}")
     for text in lab_stand_ins(status.view.containers):

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from agl.errors import EnvironmentFault
+from agl.ops import alertmanager
 from agl.ops.choices import is_lab, remember, used_slots
 from agl.ops.compose import Compose, Service
 from agl.ops.engine import Container, Engine
@@ -21,6 +22,7 @@ from agl.ops.health import (
     endpoints,
     fetch,
     judge,
+    read_receivers,
     read_targets,
     refuses,
     store_scheme,
@@ -33,6 +35,7 @@ _PUBLISHED = (
     ("grafana", "3000/tcp", "AGL_GRAFANA_BIND", "AGL_GRAFANA_PORT"),
     ("panels", "3000/tcp", "AGL_GRAFANA_BIND", "AGL_GRAFANA_PORT"),
     ("prometheus", "9090/tcp", "", "AGL_PROMETHEUS_PORT"),  # always on loopback
+    ("alertmanager", "9093/tcp", "", "AGL_ALERTMANAGER_PORT"),  # likewise
 )
 NOT_YET_TAKEN = (
     "this token is newer than the store's start: it is taken after scripts/down and scripts/up"
@@ -49,6 +52,8 @@ class View:
     health: tuple[ServiceHealth, ...]
     targets: tuple[Target, ...] | None
     endpoints: Mapping[str, Endpoint]
+    receivers: tuple[str, ...] | None = None
+    """Names of Alertmanager's receivers; ``None`` where it does not answer or is not used."""
 
     @property
     def targets_up(self) -> int:
@@ -91,11 +96,15 @@ class Watcher:
             endpoint.service: answer for endpoint, answer in zip(asked, answers, strict=True)
         }
         targets = read_targets(known["prometheus"].url) if reached.get("prometheus") else None
+        receivers = (
+            read_receivers(known["alertmanager"].url) if reached.get("alertmanager") else None
+        )
         return View(
             containers=tuple(containers),
             health=tuple(judge(self.services, containers, reached, self.restarts_before)),
             targets=None if targets is None else tuple(targets),
             endpoints=known,
+            receivers=None if receivers is None else tuple(receivers),
         )
 
 
@@ -169,11 +178,24 @@ def summary(layout: Layout, engine: Engine, view: View) -> list[str]:
             rows.append(("  password", f"{_command(layout)} secrets show grafana-admin-password"))
     if "prometheus" in view.endpoints:
         rows.append(("Prometheus", view.endpoints["prometheus"].url))
+    if "alertmanager" in view.endpoints:
+        rows.append(("Alertmanager", view.endpoints["alertmanager"].url))
+        rows.extend(paging(view))
     rows.extend(("left out", title) for title in missing(layout, view))
     rows.extend(("LAB", text) for text in lab_stand_ins(view.containers))
     rows.append(("look", _script(layout, "status")))
     rows.append(("stop", _script(layout, "down")))
     return [f"  {name:<12} {text}" for name, text in rows]
+
+
+def paging(view: View) -> list[tuple[str, str]]:
+    """Who is paged, in words; nothing while Alertmanager does not answer."""
+    if view.receivers is None:
+        return []
+    receivers = list(view.receivers)
+    ways = alertmanager.ways(receivers)
+    paged = [("pages go to", ways)] if ways else []
+    return [*paged, *(("WARNING", text) for text in alertmanager.warnings(receivers))]
 
 
 def missing(layout: Layout, view: View) -> list[str]:
