@@ -201,6 +201,24 @@ def _backup(program: str) -> Callable[[list[str], str], int]:
     return run
 
 
+def _drill(argv: list[str], prog: str) -> int:
+    from agl.cli._drill import main as drill
+
+    return drill(argv, prog)
+
+
+def _drill_receiver(argv: list[str], prog: str) -> int:
+    from agl.ops.drill.receiver import main as receiver
+
+    return receiver(argv, prog)
+
+
+def _drill_queue(argv: list[str], prog: str) -> int:
+    from agl.ops.drill.queue import main as queue
+
+    return queue(argv, prog)
+
+
 def _secrets(argv: list[str], prog: str) -> int:
     from agl.ops.engine import Engine
     from agl.ops.layout import find_layout
@@ -226,6 +244,9 @@ COMMANDS: dict[str, Callable[[list[str], str], int]] = {
     "init": _init,
     "mongo-init": _mongo_init,
     "secrets": _secrets,
+    "drill": _drill,
+    "drill-receiver": _drill_receiver,
+    "drill-queue": _drill_queue,
     "backup": _backup("backup_main"),
     "restore": _backup("restore_main"),
     "mongo-dump": _backup("dump_main"),

@@ -13,7 +13,7 @@ from typing import IO
 from agl.errors import EnvironmentFault
 from agl.ops.engine import Container, Engine
 from agl.ops.layout import Layout
-from agl.ops.shapes import mapping, parsed
+from agl.ops.shapes import mapping, parsed, texts
 
 STOP_SECONDS = 15
 
@@ -26,15 +26,21 @@ class Service:
     image: str
     one_shot: bool
     healthcheck: bool
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Compose:
-    """One mode of the bundle; ``overrides`` are variables that win over everything else."""
+    """One mode of the bundle; ``overrides`` are variables that win over everything else.
+
+    Attributes:
+        on_top: Names of further compose files, put on top of the mode's own.
+    """
 
     layout: Layout
     mode: str
     overrides: Mapping[str, str] = field(default_factory=dict[str, str])
+    on_top: tuple[str, ...] = ()
 
     def command(self, *arguments: str) -> list[str]:
         """The full command line, as a list."""
@@ -47,6 +53,11 @@ class Compose:
             *files,
             "--file",
             str(self.layout.compose_file(self.mode)),
+            *(
+                part
+                for name in self.on_top
+                for part in ("--file", str(self.layout.compose_dir / name))
+            ),
             *arguments,
         ]
 
@@ -85,6 +96,7 @@ class Compose:
                 one_shot=name in one_shots,
                 healthcheck=bool(service.get("healthcheck"))
                 and not service["healthcheck"].get("disable", False),
+                command=tuple(texts(service.get("command"))),
             )
             for name, service in services.items()
         }

@@ -211,6 +211,31 @@ class Engine:
         with _gone_is_fine(), _translated():
             self._api.kill(container_id, name)
 
+    def pause(self, container_id: str) -> None:
+        """Freeze a container's processes: they keep their memory and connections."""
+        with _translated():
+            self._api.pause(container_id)
+
+    def unpause(self, container_id: str) -> None:
+        """Let a frozen container go on; one that is gone or not frozen is passed over."""
+        state = self._inspect(container_id)
+        if state and state.state == "paused":
+            with _gone_is_fine(), _translated():
+                self._api.unpause(container_id)
+
+    def restart(self, container_id: str) -> None:
+        """Stop a container and start it again."""
+        with _translated():
+            self._api.restart(container_id)
+
+    def execute(self, container_id: str, command: list[str], user: str = "") -> tuple[int, str]:
+        """Run a command in a container: its exit code and what it printed."""
+        with _translated():
+            made = self._api.exec_create(container_id, command, user=user)
+            said = cast("bytes", self._api.exec_start(made["Id"]))
+            code = self._api.exec_inspect(made["Id"])["ExitCode"]
+        return int(code or 0), said.decode(errors="replace")
+
     def image(self, name: str) -> Image | None:
         """The local image of that name or id, or None."""
         from docker.errors import NotFound

@@ -23,9 +23,7 @@ def render_alertmanager(folders: Folders, environ: Mapping[str, str], drill_url:
     Alertmanager's file is what it was.
     """
     texts = {
-        secret.name: alertmanager.secret_text(
-            secret, _supplied(secret, folders.operator), environ
-        )
+        secret.name: alertmanager.secret_text(secret, _supplied(secret, folders.operator), environ)
         for secret in alertmanager.FILE_SECRETS.values()
     }
     drill = alertmanager.Drill(drill_url) if drill_url else None

@@ -17,6 +17,7 @@ import base64
 import os
 import re
 import secrets
+import shutil
 import socket
 import stat
 import tempfile
@@ -144,10 +145,23 @@ def _apply(options: argparse.Namespace, folders: Folders, environ: Mapping[str, 
             # Runbooks are read anew for everybody who looks at one.
             if changed.worth_loading and folder != "docs/runbooks":
                 print(f"init: {_how_to_load(folder, options.compose_file)}")
-        from agl.ops.init_alertmanager import render_alertmanager
+        _render_alerting(options, folders, environ)
 
-        said = render_alertmanager(folders, environ, options.drill_url or "")
-        print(f"init: alertmanager: {said}")
+
+def _render_alerting(
+    options: argparse.Namespace, folders: Folders, environ: Mapping[str, str]
+) -> None:
+    from agl.ops.drill.scaling import render_scaled
+    from agl.ops.init_alertmanager import render_alertmanager
+
+    said = render_alertmanager(folders, environ, options.drill_url or "")
+    print(f"init: alertmanager: {said}")
+    drill = folders.config / "drill"
+    if options.drill_speed:
+        source = folders.config / "prometheus"
+        render_scaled(source, options.drill_config, drill, options.drill_speed)
+    elif drill.is_dir():
+        shutil.rmtree(drill)
 
 
 def show(name: str, folders: Folders, compose_file: str) -> str:
@@ -458,6 +472,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--host-label", default="", help="value of label host (default: host name)")
     parser.add_argument("--deployment", default="agl", help="value of label deployment")
     parser.add_argument("--drill-url", type=_url, metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("--drill-speed", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--drill-config", default="prometheus.base.yml", help=argparse.SUPPRESS)
     parser.add_argument("--node-exporter-port", type=_port, default=9100, metavar="PORT")
     parser.add_argument("--links-url", type=_url, default="http://localhost:9091", metavar="URL")
     parser.add_argument("--compose-file", default="compose.prometheus-memory-store.yml")

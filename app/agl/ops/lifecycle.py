@@ -37,6 +37,7 @@ LOOK_SECONDS = 0.5
 DAEMON_SECONDS = 15
 LOG_LINES = 15
 ERROR_LINES = 3
+_BAD_FILE = re.compile(r"\s*\S+\.ya?ml: ")
 READ_ON_HUP = ("prometheus", "alertmanager")
 _ERROR = re.compile(r"\b(error|fatal|panic|exception|cannot|failed)\b", re.IGNORECASE)
 
@@ -254,6 +255,8 @@ class Start:
         if container and service == "mongo" and container.exit_code == NEED_DOWNGRADE:
             raise too_new()
         see = ""
+        if container and service == "rules-check":
+            raise _bad_rules(self.engine.logs(container.id, LOG_LINES * 100))
         if container:
             lines = telling(self.engine.logs(container.id, LOG_LINES * 20))
             if lines:
@@ -291,6 +294,15 @@ def take_on(engine: Engine, before: list[Container], view: View) -> None:
     for item in view.containers:
         if item.service in READ_ON_HUP and (item.id, item.started_at) in ran:
             engine.signal(item.id, "SIGHUP")
+
+
+def _bad_rules(lines: list[str]) -> EnvironmentFault:
+    """What promtool says of a file, with the line in it."""
+    found = next((line.strip() for line in lines if _BAD_FILE.match(line)), "promtool refused them")
+    return EnvironmentFault(
+        f"Prometheus' files are not in order: {found}",
+        remedy="correct that file; what was there before stays in use",
+    )
 
 
 def telling(lines: list[str]) -> list[str]:

@@ -1,0 +1,1 @@
+"""Drills: put a fault into a running stack, and see whether its page arrives."""

@@ -1,0 +1,317 @@
+"""``agl stack drill``: faults into a running stack, and the time until their pages arrive."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
+from urllib.parse import quote
+
+from agl.errors import EnvironmentFault, UsageError
+from agl.ops import alertmanager
+from agl.ops.choices import remember
+from agl.ops.compose import Compose
+from agl.ops.console import Console, can_ask
+from agl.ops.drill.catalogue import DRILLS, SYMPTOMS, Drill
+from agl.ops.drill.scaling import NODE, PORT
+from agl.ops.drill.site import PROMETHEUS, RECEIVER, Site
+from agl.ops.engine import Engine
+from agl.ops.health import endpoints, fetch, read_receivers
+from agl.ops.layout import Layout
+from agl.ops.shapes import items, mapping, parsed
+from agl.ops.turn import interruptible, turn
+from agl.ops.view import as_running, require_containers, running_mode
+
+COMPOSE_FILE = "compose.drill.yml"
+LOOK_SECONDS = 0.5
+READY_SECONDS = 90
+LOG_LINES = 5000
+SEEN_OFTEN = "min(count_over_time(up[5m])) >= 5 and min(up) == 1"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``drill`` was told.
+
+    Attributes:
+        alerts: Names of the alerts, without duplicates.
+        speed: By how much windows are shorter; 1 is the stack's own Prometheus as it is.
+        timeout: Seconds to wait for one page.
+        yes: People may be paged.
+    """
+
+    alerts: tuple[str, ...]
+    speed: float
+    timeout: float
+    yes: bool = False
+
+    @property
+    def scaled(self) -> bool:
+        return self.speed > 1
+
+
+@dataclass(frozen=True)
+class Page:
+    """One alert of one page, as the receiver took it."""
+
+    at: float
+    name: str
+    status: str
+    drill: str
+    host: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one drill went.
+
+    Attributes:
+        seconds: From the fault to its page; ``None`` when none came in time.
+        silenced: Alerts that were held back because of this one, as they should be.
+        fault: Why there is no page, or what was not silenced; empty when all is well.
+    """
+
+    alert: str
+    speed: float
+    seconds: float | None
+    silenced: tuple[str, ...] = ()
+    fault: str = ""
+
+
+def chosen(names: Iterable[str], *, scaled: bool) -> list[Drill]:
+    """The drills of those names. Raises UsageError for one that is unknown, or not possible."""
+    drills: list[Drill] = []
+    for name in dict.fromkeys(names):
+        drill = DRILLS.get(name)
+        if drill is None:
+            raise UsageError(f"no drill for {name!r} (--list shows what can be drilled)")
+        if drill.scaled_only and not scaled:
+            raise UsageError(f"{name} needs --speed above 1: the host that is lost is the drill's")
+        drills.append(drill)
+    return drills
+
+
+def rounds(drills: Iterable[Drill]) -> list[list[Drill]]:
+    """The drills side by side, as far as they do not get in each other's way."""
+    found: list[list[Drill]] = []
+    for drill in drills:
+        for group in found:
+            if not any(drill.collides(other) for other in group):
+                group.append(drill)
+                break
+        else:
+            found.append([drill])
+    return found
+
+
+def run(layout: Layout, console: Console, options: Options) -> list[Outcome]:
+    """Drill, and put everything back as it was.
+
+    Raises UsageError or EnvironmentFault where nothing could be drilled.
+    """
+    drills = chosen(options.alerts, scaled=options.scaled)
+    with turn(layout, console), interruptible():
+        engine = Engine.connect(layout)
+        rig = Rig.find(layout, engine, options)
+        rig.agree(console)
+        with ExitStack() as undo:
+            with console.step("getting ready for the drill") as progress:
+                rig.put_up(undo)
+                progress.conclude(_windows(options))
+            outcomes: list[Outcome] = []
+            for group in rounds(drills):
+                outcomes += _together(rig, group, console)
+    return outcomes
+
+
+def _windows(options: Options) -> str:
+    if not options.scaled:
+        return "ready; windows are as long as in earnest (factor 1), and pages go to everybody"
+    return f"ready; windows are {options.speed:g} times shorter than in earnest"
+
+
+def _together(rig: Rig, group: list[Drill], console: Console) -> list[Outcome]:
+    rig.refuse_if_firing(group)
+    with ThreadPoolExecutor(max_workers=len(group)) as pool:
+        try:
+            found = list(pool.map(rig.drill, group))
+        except BaseException:
+            rig.over.set()
+            raise
+    for outcome in found:
+        tell(console, outcome)
+    return found
+
+
+def tell(console: Console, outcome: Outcome) -> None:
+    """One line for one drill."""
+    if outcome.fault:
+        console.mark("fail", f"{outcome.alert}: {outcome.fault}")
+        return
+    also = f"; {', '.join(outcome.silenced)} is held back by it" if outcome.silenced else ""
+    factor = f"windows {outcome.speed:g} times shorter" if outcome.speed > 1 else "factor 1"
+    console.mark(
+        "ok", f"{outcome.alert}: page {outcome.seconds:.1f} s after the fault ({factor}){also}"
+    )
+
+
+@dataclass
+class Rig:
+    """What a drill adds to a stack: a receiver, and for short windows a Prometheus and a host."""
+
+    site: Site
+    compose: Compose
+    options: Options
+    urls: Mapping[str, str]
+    init: tuple[str, ...]
+    config: str
+    over: threading.Event = field(default_factory=threading.Event)
+
+    @classmethod
+    def find(cls, layout: Layout, engine: Engine, options: Options) -> Rig:
+        """For the stack as it runs. Raises EnvironmentFault where it cannot be drilled."""
+        containers = engine.containers()
+        require_containers(containers, layout.project)
+        running = {item.service: item for item in containers if item.running}
+        for service in ("prometheus", "alertmanager"):
+            if service not in running:
+                raise EnvironmentFault(f"{service} does not run", remedy="start it: scripts/up")
+        overrides = {**remember(layout).names, **as_running(containers)}
+        compose = Compose(layout, running_mode(containers), overrides, (COMPOSE_FILE,))
+        variables = {**layout.variables(), **overrides}
+        known = endpoints(variables, running)
+        config = next(
+            word.rpartition("/")[2]
+            for word in running["prometheus"].command
+            if word.startswith("--config.file=")
+        )
+        return cls(
+            site=Site(engine, secure=bool(variables.get("AGL_TLS_CERT"))),
+            compose=compose,
+            options=options,
+            urls={name: item.url for name, item in known.items()},
+            init=compose.services()["init"].command,
+            config=config,
+        )
+
+    def agree(self, console: Console) -> None:
+        """Unscaled alerts page people. Raises EnvironmentFault unless that is agreed to."""
+        ways = alertmanager.ways(read_receivers(self.urls["alertmanager"]) or [])
+        if self.options.scaled or self.options.yes or not ways:
+            return
+        if not can_ask():
+            raise EnvironmentFault(f"people would be paged ({ways})", remedy="if meant: --yes")
+        if not console.ask(f"People are paged for real ({ways}). Go on?"):
+            raise EnvironmentFault("nothing was done")
+
+    def put_up(self, undo: ExitStack) -> None:
+        """Start what the drill needs; ``undo`` takes it away again."""
+        services = [RECEIVER, *([NODE, PROMETHEUS] if self.options.scaled else [])]
+        undo.callback(self._render)
+        speed = (f"--drill-speed={self.options.speed:g}",) if self.options.scaled else ()
+        self._render(
+            f"--drill-url=http://{RECEIVER}:{PORT}/page", f"--drill-config={self.config}", *speed
+        )
+        undo.callback(self.compose.run, "rm", "--stop", "--force", "--volumes", *services)
+        self.compose.run(
+            *("up", "--detach", "--no-build", "--pull", "never", "--no-deps", "--wait"), *services
+        )
+        self._until(self._alertmanager_knows, READY_SECONDS, "Alertmanager does not know the drill")
+        if self.options.scaled:
+            self._until(self._prometheus_has_seen, READY_SECONDS, "a target is not up")
+
+    def _render(self, *more: str) -> None:
+        """Have ``init`` write Alertmanager's file, and Alertmanager read it."""
+        self.compose.run("run", "--rm", "--no-deps", "-T", "init", *self.init, *more)
+        self.site.engine.signal(self.site.container("alertmanager").id, "SIGHUP")
+
+    def _alertmanager_knows(self) -> bool:
+        return alertmanager.DRILL in (read_receivers(self.urls["alertmanager"]) or [])
+
+    def _prometheus_has_seen(self) -> bool:
+        said = self.site.run(
+            PROMETHEUS, "promtool", "query", "instant", "http://127.0.0.1:9090", SEEN_OFTEN
+        )
+        return "=>" in said
+
+    def _until(self, condition: Any, seconds: float, otherwise: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if self.over.wait(LOOK_SECONDS):
+                raise EnvironmentFault("the drill was ended")
+            if time.monotonic() > deadline:
+                raise EnvironmentFault(f"{otherwise} after {seconds:.0f} s")
+
+    def refuse_if_firing(self, drills: Iterable[Drill]) -> None:
+        """Raises EnvironmentFault when one of the alerts fires without a drill."""
+        firing = {page.name for page in self.pages() if page.status == "firing"}
+        already = sorted(firing & {drill.alert for drill in drills})
+        if already:
+            raise EnvironmentFault(
+                f"{', '.join(already)} fires already", remedy="drill when its cause is gone"
+            )
+
+    def pages(self) -> list[Page]:
+        """What the receiver has taken up to now, from the alerts that this drill is about."""
+        marked = alertmanager.SCALED if self.options.scaled else ""
+        found = [
+            Page(at=float(line["at"]), **cast("dict[str, str]", alert))
+            for line in map(
+                parsed, self.site.engine.logs(self.site.container(RECEIVER).id, LOG_LINES)
+            )
+            for alert in items(line.get("alerts"))
+        ]
+        return [page for page in found if page.drill == marked]
+
+    def drill(self, drill: Drill) -> Outcome:
+        """One drill from its fault to its page; undone at its end."""
+        speed = self.options.speed
+        try:
+            with ExitStack() as undo:
+                if drill.symptom:
+                    self._paged(SYMPTOMS[drill.symptom], undo)
+                seconds = self._paged(drill, undo)
+                silenced = (drill.symptom,) if drill.symptom else ()
+                for name in silenced:
+                    self._until(
+                        lambda name=name: self._held_back(name),
+                        self.options.timeout,
+                        f"{name} is not held back",
+                    )
+        except EnvironmentFault as fault:
+            return Outcome(drill.alert, speed, None, fault=str(fault))
+        return Outcome(drill.alert, speed, seconds, silenced)
+
+    def _paged(self, drill: Drill, undo: ExitStack) -> float:
+        """Seconds from the fault to the page."""
+        since = time.time()
+        drill.deed(self.site, undo)
+
+        def came() -> list[float]:
+            return [
+                page.at - since
+                for page in self.pages()
+                if page.name == drill.alert and page.status == "firing" and page.at >= since
+            ]
+
+        self._until(came, self.options.timeout, f"no page of {drill.alert}")
+        return min(came())
+
+    def _held_back(self, name: str) -> bool:
+        """Whether Alertmanager holds back every active alert of that name, for another one."""
+        query = f"filter={quote(f'alertname="{name}"')}"
+        if self.options.scaled:
+            query += f"&filter={quote(f'drill="{alertmanager.SCALED}"')}"
+        body = fetch(f"{self.urls['alertmanager']}/api/v2/alerts?{query}")
+        states = [mapping(alert.get("status")) for alert in items(json.loads(body or b"[]"))]
+        return bool(states) and all(state.get("inhibitedBy") for state in states)
+
+
+def as_json(outcomes: Iterable[Outcome]) -> str:
+    """The outcomes as a list of objects."""
+    return json.dumps([asdict(outcome) for outcome in outcomes], indent=2)
