@@ -71,7 +71,7 @@ def _kill_for_memory(site: Site, _: ExitStack) -> None:
 
 
 def _restart_again(site: Site, _: ExitStack) -> None:
-    for _ in range(RESTARTS):
+    for _time in range(RESTARTS):
         site.restart("app-exporter")
         deadline = time.monotonic() + UP_AGAIN_SECONDS
         while site.container("app-exporter").health != "healthy":

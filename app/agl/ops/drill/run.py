@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from typing import cast
 from urllib.parse import quote
 
 from agl.errors import EnvironmentFault, UsageError
@@ -123,6 +123,7 @@ def run(layout: Layout, console: Console, options: Options) -> list[Outcome]:
             with console.step("getting ready for the drill") as progress:
                 rig.put_up(undo)
                 progress.conclude(_windows(options))
+            rig.refuse_if_firing(drills)
             outcomes: list[Outcome] = []
             for group in rounds(drills):
                 outcomes += _together(rig, group, console)
@@ -136,7 +137,6 @@ def _windows(options: Options) -> str:
 
 
 def _together(rig: Rig, group: list[Drill], console: Console) -> list[Outcome]:
-    rig.refuse_if_firing(group)
     with ThreadPoolExecutor(max_workers=len(group)) as pool:
         try:
             found = list(pool.map(rig.drill, group))
@@ -171,6 +171,8 @@ class Rig:
     init: tuple[str, ...]
     config: str
     over: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _pages: tuple[float, list[Page]] = (0.0, [])
 
     @classmethod
     def find(cls, layout: Layout, engine: Engine, options: Options) -> Rig:
@@ -239,7 +241,7 @@ class Rig:
         )
         return "=>" in said
 
-    def _until(self, condition: Any, seconds: float, otherwise: str) -> None:
+    def _until(self, condition: Callable[[], object], seconds: float, otherwise: str) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             if self.over.wait(LOOK_SECONDS):
@@ -249,15 +251,25 @@ class Rig:
 
     def refuse_if_firing(self, drills: Iterable[Drill]) -> None:
         """Raises EnvironmentFault when one of the alerts fires without a drill."""
-        firing = {page.name for page in self.pages() if page.status == "firing"}
-        already = sorted(firing & {drill.alert for drill in drills})
+        already = sorted(drill.alert for drill in drills if self._times(drill, 0.0))
         if already:
             raise EnvironmentFault(
                 f"{', '.join(already)} fires already", remedy="drill when its cause is gone"
             )
 
     def pages(self) -> list[Page]:
-        """What the receiver has taken up to now, from the alerts that this drill is about."""
+        """What the receiver has taken up to now, from the alerts that this drill is about.
+
+        Drills side by side share one look.
+        """
+        with self._lock:
+            looked, found = self._pages
+            if time.monotonic() - looked > LOOK_SECONDS:
+                found = self._read_pages()
+                self._pages = (time.monotonic(), found)
+            return found
+
+    def _read_pages(self) -> list[Page]:
         marked = alertmanager.SCALED if self.options.scaled else ""
         found = [
             Page(at=float(line["at"]), **cast("dict[str, str]", alert))
@@ -291,22 +303,28 @@ class Rig:
         """Seconds from the fault to the page."""
         since = time.time()
         drill.deed(self.site, undo)
+        self._until(
+            lambda: self._times(drill, since), self.options.timeout, f"no page of {drill.alert}"
+        )
+        return min(self._times(drill, since)) - since
 
-        def came() -> list[float]:
-            return [
-                page.at - since
-                for page in self.pages()
-                if page.name == drill.alert and page.status == "firing" and page.at >= since
-            ]
-
-        self._until(came, self.options.timeout, f"no page of {drill.alert}")
-        return min(came())
+    def _times(self, drill: Drill, since: float) -> list[float]:
+        """When pages of that drill came; those of the drill's own host are another drill's."""
+        return [
+            page.at
+            for page in self.pages()
+            if page.name == drill.alert
+            and page.status == "firing"
+            and page.at >= since
+            and (page.host == NODE) == drill.scaled_only
+        ]
 
     def _held_back(self, name: str) -> bool:
         """Whether Alertmanager holds back every active alert of that name, for another one."""
-        query = f"filter={quote(f'alertname="{name}"')}"
+        wanted = [f'alertname="{name}"']
         if self.options.scaled:
-            query += f"&filter={quote(f'drill="{alertmanager.SCALED}"')}"
+            wanted.append(f'drill="{alertmanager.SCALED}"')
+        query = "&".join(f"filter={quote(matcher)}" for matcher in wanted)
         body = fetch(f"{self.urls['alertmanager']}/api/v2/alerts?{query}")
         states = [mapping(alert.get("status")) for alert in items(json.loads(body or b"[]"))]
         return bool(states) and all(state.get("inhibitedBy") for state in states)

@@ -93,7 +93,6 @@ def _job(job: str) -> str:
         labels:
           job: {job}
           host: {NODE}
-          deployment: drill
 """
 
 
