@@ -23,8 +23,9 @@ GROUP_BY = ["deployment", "component"]
 SAME_HOST = ["deployment", "host"]
 # What is known of a running training only through the store.
 SYMPTOMS_OF_STORE = "rollouts|slo|store|workers"
-SCALED = "scaled"
-"""Value of label ``drill`` on alerts of a drill's own Prometheus, which page nobody."""
+# Alerts of a drill's own Prometheus carry its name in label ``drill``. They page nobody, even when
+# the drill is over and Alertmanager still has them.
+OF_A_DRILL = 'drill=~".+"'
 
 _URL, _ONE_WORD = re.compile(r"https?://[^\s\"'<>]+"), re.compile(r"[!-~]+")
 _ADDRESS = re.compile(r"[^\s@,<>\"]+@[^\s@,<>\"]+")
@@ -55,9 +56,18 @@ FILE_SECRETS = {
 
 @dataclass(frozen=True)
 class Drill:
-    """Where a drill wants pages; alerts of its own Prometheus go there alone."""
+    """Where a drill wants pages; alerts of its own Prometheus go there alone.
+
+    Its name makes its alerts and its receiver new to Alertmanager, which would otherwise think that
+    it has sent them before.
+    """
 
     url: str
+    name: str
+
+    @property
+    def receiver(self) -> str:
+        return f"{DRILL} {self.name}"
 
 
 def secret_text(secret: FileSecret, supplied: str | None, environ: Mapping[str, str]) -> str:
@@ -288,17 +298,18 @@ def _email(environ: Mapping[str, str], present: set[str], folder: Path) -> dict[
 
 def _drill_routes(drill: Drill | None) -> list[dict[str, Any]]:
     if drill is None:
-        return []
+        return [{"receiver": NOBODY, "matchers": [OF_A_DRILL]}]
     return [
         {
-            "receiver": DRILL,
-            "matchers": [f'drill="{SCALED}"'],
+            "receiver": drill.receiver,
+            "matchers": [f'drill="{drill.name}"'],
             "group_wait": "1s",
             "group_interval": "1s",
             "repeat_interval": "1h",
         },
+        {"receiver": NOBODY, "matchers": [OF_A_DRILL]},
         {
-            "receiver": DRILL,
+            "receiver": drill.receiver,
             "matchers": ['severity=~"critical|warning|info"'],
             "group_wait": "5s",
             "group_interval": "10s",
@@ -311,7 +322,7 @@ def _drill_routes(drill: Drill | None) -> list[dict[str, Any]]:
 def _drill_receiver(drill: Drill) -> dict[str, Any]:
     if not urlsplit(drill.url).hostname:
         raise EnvironmentFault(f"{drill.url!r} is no address for pages of a drill")
-    return {"name": DRILL, "webhook_configs": [{"url": drill.url}]}
+    return {"name": drill.receiver, "webhook_configs": [{"url": drill.url}]}
 
 
 def _lacks(variable: str, file: str) -> UsageError:

@@ -16,7 +16,9 @@ from agl.ops.init_bundle import (
 )
 
 
-def render_alertmanager(folders: Folders, environ: Mapping[str, str], drill_url: str = "") -> str:
+def render_alertmanager(
+    folders: Folders, environ: Mapping[str, str], drill: alertmanager.Drill | None = None
+) -> str:
     """Write Alertmanager's file, and the secrets it names for it alone; says what was done.
 
     Raises UsageError or EnvironmentFault for a setting or secret that cannot be used; then
@@ -26,7 +28,6 @@ def render_alertmanager(folders: Folders, environ: Mapping[str, str], drill_url:
         secret.name: alertmanager.secret_text(secret, _supplied(secret, folders.operator), environ)
         for secret in alertmanager.FILE_SECRETS.values()
     }
-    drill = alertmanager.Drill(drill_url) if drill_url else None
     config = alertmanager.configuration(
         environ, {name for name, text in texts.items() if text}, drill
     )

@@ -151,17 +151,19 @@ def _apply(options: argparse.Namespace, folders: Folders, environ: Mapping[str, 
 def _render_alerting(
     options: argparse.Namespace, folders: Folders, environ: Mapping[str, str]
 ) -> None:
-    from agl.ops.drill.scaling import render_scaled
+    from agl.ops.alertmanager import Drill
+    from agl.ops.drill.scaling import Scale, render_scaled
     from agl.ops.init_alertmanager import render_alertmanager
 
-    said = render_alertmanager(folders, environ, options.drill_url or "")
+    drill = Drill(options.drill_url, options.drill_name) if options.drill_url else None
+    said = render_alertmanager(folders, environ, drill)
     print(f"init: alertmanager: {said}")
-    drill = folders.config / "drill"
+    target = folders.config / "drill"
     if options.drill_speed:
-        source = folders.config / "prometheus"
-        render_scaled(source, options.drill_config, drill, options.drill_speed)
-    elif drill.is_dir():
-        shutil.rmtree(drill)
+        scale = Scale(options.drill_speed, options.drill_name)
+        render_scaled(folders.config / "prometheus", options.drill_config, target, scale)
+    elif target.is_dir():
+        shutil.rmtree(target)
 
 
 def show(name: str, folders: Folders, compose_file: str) -> str:
@@ -472,6 +474,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--host-label", default="", help="value of label host (default: host name)")
     parser.add_argument("--deployment", default="agl", help="value of label deployment")
     parser.add_argument("--drill-url", type=_url, metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("--drill-name", default="", help=argparse.SUPPRESS)
     parser.add_argument("--drill-speed", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--drill-config", default="prometheus.base.yml", help=argparse.SUPPRESS)
     parser.add_argument("--node-exporter-port", type=_port, default=9100, metavar="PORT")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from typing import cast
+from typing import Any, cast
 from urllib.parse import quote
 
 from agl.errors import EnvironmentFault, UsageError
@@ -170,6 +170,7 @@ class Rig:
     urls: Mapping[str, str]
     init: tuple[str, ...]
     config: str
+    name: str
     over: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _pages: tuple[float, list[Page]] = (0.0, [])
@@ -199,6 +200,7 @@ class Rig:
             urls={name: item.url for name, item in known.items()},
             init=compose.services()["init"].command,
             config=config,
+            name=f"{time.time_ns() // 1_000_000:x}",
         )
 
     def agree(self, console: Console) -> None:
@@ -217,7 +219,10 @@ class Rig:
         undo.callback(self._render)
         speed = (f"--drill-speed={self.options.speed:g}",) if self.options.scaled else ()
         self._render(
-            f"--drill-url=http://{RECEIVER}:{PORT}/page", f"--drill-config={self.config}", *speed
+            f"--drill-url=http://{RECEIVER}:{PORT}/page",
+            f"--drill-name={self.name}",
+            f"--drill-config={self.config}",
+            *speed,
         )
         undo.callback(self.compose.run, "rm", "--stop", "--force", "--volumes", *services)
         self.compose.run(
@@ -233,7 +238,9 @@ class Rig:
         self.site.engine.signal(self.site.container("alertmanager").id, "SIGHUP")
 
     def _alertmanager_knows(self) -> bool:
-        return alertmanager.DRILL in (read_receivers(self.urls["alertmanager"]) or [])
+        return f"{alertmanager.DRILL} {self.name}" in (
+            read_receivers(self.urls["alertmanager"]) or []
+        )
 
     def _prometheus_has_seen(self) -> bool:
         said = self.site.run(
@@ -251,11 +258,16 @@ class Rig:
 
     def refuse_if_firing(self, drills: Iterable[Drill]) -> None:
         """Raises EnvironmentFault when one of the alerts fires without a drill."""
-        already = sorted(drill.alert for drill in drills if self._times(drill, 0.0))
+        already = sorted(drill.alert for drill in drills if self._active(drill.alert))
         if already:
             raise EnvironmentFault(
                 f"{', '.join(already)} fires already", remedy="drill when its cause is gone"
             )
+
+    @property
+    def mark(self) -> str:
+        """Label ``drill`` of the alerts that this drill is about."""
+        return self.name if self.options.scaled else ""
 
     def pages(self) -> list[Page]:
         """What the receiver has taken up to now, from the alerts that this drill is about.
@@ -270,7 +282,6 @@ class Rig:
             return found
 
     def _read_pages(self) -> list[Page]:
-        marked = alertmanager.SCALED if self.options.scaled else ""
         found = [
             Page(at=float(line["at"]), **cast("dict[str, str]", alert))
             for line in map(
@@ -278,7 +289,7 @@ class Rig:
             )
             for alert in items(line.get("alerts"))
         ]
-        return [page for page in found if page.drill == marked]
+        return [page for page in found if page.drill == self.mark]
 
     def drill(self, drill: Drill) -> Outcome:
         """One drill from its fault to its page; undone at its end."""
@@ -321,13 +332,15 @@ class Rig:
 
     def _held_back(self, name: str) -> bool:
         """Whether Alertmanager holds back every active alert of that name, for another one."""
-        wanted = [f'alertname="{name}"']
-        if self.options.scaled:
-            wanted.append(f'drill="{alertmanager.SCALED}"')
+        states = self._active(name)
+        return bool(states) and all(state.get("inhibitedBy") for state in states)
+
+    def _active(self, name: str) -> list[dict[str, Any]]:
+        """States of the alerts of that name which Alertmanager has, as far as this drill goes."""
+        wanted = (f'alertname="{name}"', f'drill="{self.mark}"')
         query = "&".join(f"filter={quote(matcher)}" for matcher in wanted)
         body = fetch(f"{self.urls['alertmanager']}/api/v2/alerts?{query}")
-        states = [mapping(alert.get("status")) for alert in items(json.loads(body or b"[]"))]
-        return bool(states) and all(state.get("inhibitedBy") for state in states)
+        return [mapping(alert.get("status")) for alert in items(json.loads(body or b"[]"))]
 
 
 def as_json(outcomes: Iterable[Outcome]) -> str:

@@ -7,10 +7,10 @@ Numbers that an expression compares with are left alone, so a condition on an ag
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from agl.errors import EnvironmentFault
-from agl.ops.alertmanager import SCALED
 from agl.ops.init_bundle import make_folder, write_atomically
 
 MINIMUM_RANGE = 4.0
@@ -30,6 +30,14 @@ _INTERVAL = re.compile(
 _RANGE = re.compile(rf"\[({_DURATION})(?::({_DURATION}))?\]")
 _OFFSET = re.compile(rf"(\boffset\s+-?)({_DURATION})")
 _ALERTING = re.compile(r"^alerting:\n", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """By how much a drill's windows are shorter, and the drill's name for its alerts."""
+
+    speed: float
+    name: str
 
 
 def seconds(text: str) -> float:
@@ -58,30 +66,31 @@ def scaled_rules(text: str, speed: float) -> str:
     return _OFFSET.sub(short, _RANGE.sub(window, text))
 
 
-def scaled_config(text: str, speed: float) -> str:
+def scaled_config(text: str, scale: Scale) -> str:
     """Prometheus' own file: it looks more often, at one more host, and marks its alerts.
 
     Raises EnvironmentFault when the file has no section ``alerting``.
     """
 
     def often(match: re.Match[str]) -> str:
-        return match[1] + duration(max(seconds(match[2]) / speed, MINIMUM_INTERVAL))
+        return match[1] + duration(max(seconds(match[2]) / scale.speed, MINIMUM_INTERVAL))
 
-    text, found = _ALERTING.subn(lambda _: _MARKED, _INTERVAL.sub(often, text))
+    text, found = _ALERTING.subn(lambda _: _marked(scale.name), _INTERVAL.sub(often, text))
     if found != 1:
         raise EnvironmentFault("Prometheus' file has no section alerting, so nobody is told")
     return text.rstrip("\n") + "\n" + _job("node") + _job("dcgm")
 
 
-_MARKED = f"""\
+def _marked(name: str) -> str:
+    return f"""\
 alerting:
   alert_relabel_configs:
     - target_label: drill
-      replacement: {SCALED}
+      replacement: "{name}"
     - source_labels: [deployment]
       regex: (.*)
       target_label: deployment
-      replacement: $1-drill
+      replacement: "${{1}}-drill-{name}"
 """
 
 
@@ -96,16 +105,16 @@ def _job(job: str) -> str:
 """
 
 
-def render_scaled(source: Path, config: str, target: Path, speed: float) -> None:
+def render_scaled(source: Path, config: str, target: Path, scale: Scale) -> None:
     """Write ``target`` from the rendered folder ``source`` of Prometheus' files.
 
     Args:
         config: Name of Prometheus' own file in ``source``; it becomes ``prometheus.yml``.
     """
-    wanted = {"prometheus.yml": scaled_config((source / config).read_text("utf-8"), speed)}
+    wanted = {"prometheus.yml": scaled_config((source / config).read_text("utf-8"), scale)}
     for folder in ("rules", "alerts"):
         for path in sorted((source / folder).glob("*.yml")):
-            wanted[f"{folder}/{path.name}"] = scaled_rules(path.read_text("utf-8"), speed)
+            wanted[f"{folder}/{path.name}"] = scaled_rules(path.read_text("utf-8"), scale.speed)
     for name, text in wanted.items():
         make_folder((target / name).parent, below=target)
         write_atomically(target / name, text.encode(), mode=0o644)
