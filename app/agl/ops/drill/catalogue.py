@@ -14,6 +14,7 @@ from agl.ops.drill.site import METRICS_FOLDER, OURS, RECEIVER, Site
 Deed = Callable[[Site, ExitStack], None]
 GPU = 'gpu="0",UUID="GPU-agl-drill",modelName="drill"'
 NODE_EXPORTER, APP_EXPORTER = frozenset({"node-exporter"}), frozenset({"app-exporter"})
+APP = frozenset({"app"})
 RESTARTS = 3
 UP_AGAIN_SECONDS = 60
 
@@ -100,9 +101,16 @@ def _fill_queue(site: Site, undo: ExitStack) -> None:
 
 _XID = 'DCGM_EXP_XID_ERRORS_COUNT{%s,xid="%d",window_size_in_ms="300000"} 1\n'
 
+QUEUE_STUCK = Drill(
+    "QueueStuck",
+    "puts rollouts into the queue that nobody takes",
+    _fill_queue,
+    needs=APP_EXPORTER | APP,
+)
 SYMPTOMS = {
     drill.alert: drill
     for drill in (
+        QUEUE_STUCK,
         Drill(
             "GpuDoubleBitEcc",
             "a GPU of a host that only the drill has counts memory errors",
@@ -114,6 +122,34 @@ SYMPTOMS = {
 DRILLS = {
     drill.alert: drill
     for drill in (
+        Drill(
+            "StoreDown",
+            "freezes the store while its queue is stuck, which must be silent then",
+            _frozen("app"),
+            APP,
+            needs=APP_EXPORTER,
+            symptom="QueueStuck",
+        ),
+        QUEUE_STUCK,
+        Drill("ExporterDown", "freezes app-exporter", _frozen("app-exporter"), APP_EXPORTER),
+        Drill(
+            "ExporterBadFiles",
+            "puts a file into the metrics folder that is none",
+            _bad_metrics_file,
+            needs=APP_EXPORTER,
+        ),
+        Drill(
+            "ExporterFolderFilling",
+            "fills the metrics folder to 90 %",
+            _full_metrics_folder,
+            needs=APP_EXPORTER,
+        ),
+        Drill(
+            "MongoDBDown",
+            "freezes MongoDB",
+            _frozen("mongo"),
+            frozenset({"mongo"}) | APP,
+        ),
         Drill(
             "TargetDown",
             "freezes node-exporter",
