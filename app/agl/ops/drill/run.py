@@ -294,12 +294,13 @@ class Rig:
     def drill(self, drill: Drill) -> Outcome:
         """One drill from its fault to its page; undone at its end."""
         speed = self.options.speed
+        # In earnest a symptom may take many minutes.
+        silenced = (drill.symptom,) if drill.symptom and self.options.scaled else ()
         try:
             with ExitStack() as undo:
-                if drill.symptom:
-                    self._paged(SYMPTOMS[drill.symptom], undo)
+                for name in silenced:
+                    self._paged(SYMPTOMS[name], undo)
                 seconds = self._paged(drill, undo)
-                silenced = (drill.symptom,) if drill.symptom else ()
                 for name in silenced:
                     self._until(
                         lambda name=name: self._held_back(name),
