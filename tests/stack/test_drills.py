@@ -201,7 +201,7 @@ def test_a_page_that_does_not_come_is_an_error_and_the_fault_is_taken_out(stack:
     done = subprocess.run(
         [
             *(stack.root / ".venv/bin/agl-stack", "stack", "drill", "TargetDown"),
-            *("--speed=1.001", "--timeout=5"),
+            *("--speed=1", "--timeout=5"),
         ],
         env={**os.environ, **stack.environ},
         capture_output=True,
