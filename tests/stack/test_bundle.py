@@ -35,12 +35,19 @@ PLAIN = {
     "AGL_SUBNET": "172.31.246.0/24",
     "AGL_GATEWAY": "172.31.246.1",
 }
-SERVICES = ("app", "app-exporter", "node-exporter", "prometheus", "alertmanager")
+SERVICES = (
+    "app",
+    "app-exporter",
+    "container-exporter",
+    "node-exporter",
+    "prometheus",
+    "alertmanager",
+)
 
 
 def test_every_target_is_up_and_says_which_host(stack: Stack) -> None:
     found = {item["metric"]["job"]: item for item in stack.query("up")}
-    assert set(found) == {"app", "node", "prometheus", "alertmanager"}
+    assert set(found) == {"app", "node", "prometheus", "alertmanager", "containers"}
     for job, item in found.items():
         assert item["value"][1] == "1", job
         assert item["metric"]["host"] == socket.gethostname()
@@ -153,7 +160,7 @@ def test_the_plain_compose_command_works_from_a_fresh_clone(tmp_path: Path) -> N
     try:
         bundle = Stack(clone, environ)
         deadline = time.monotonic() + 240
-        while bundle.up_targets() != {"app", "node", "prometheus", "alertmanager"}:
+        while bundle.up_targets() != {"app", "node", "prometheus", "alertmanager", "containers"}:
             assert up.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(1)

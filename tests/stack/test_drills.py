@@ -93,10 +93,29 @@ def test_a_bad_alert_never_replaces_a_good_one_and_its_line_is_named(stack: Stac
         assert (
             docker("exec", name, "cat", "/etc/agl/prometheus/alerts/meta.yml") != path.read_text()
         )
-        assert stack.up_targets() == {"app", "node", "prometheus", "alertmanager"}
+        assert stack.up_targets() == {"app", "node", "prometheus", "alertmanager", "containers"}
     finally:
         path.write_text(good)
         stack.script("up", "--yes")
+
+
+def test_each_container_tells_its_memory_and_limit_by_service(stack: Stack) -> None:
+    services = {"app", "app-exporter", "container-exporter", "node-exporter", "prometheus"}
+    for name in (*services, "alertmanager"):
+        told = f'agl_container_memory_limit_bytes{{service="{name}"}}'
+        assert stack.value(told) == stack.container(name)["HostConfig"]["Memory"]
+        used = stack.value(f'agl_container_memory_bytes{{service="{name}"}}')
+        assert 1 << 20 < used < stack.container(name)["HostConfig"]["Memory"]
+
+
+def test_a_restart_of_a_container_is_counted(stack: Stack) -> None:
+    starts = 'agl_container_starts_total{service="app-exporter"}'
+    before = stack.value(starts)
+    docker("restart", f"{stack.project}-app-exporter-1")
+    deadline = time.monotonic() + 60
+    while stack.value(starts) != before + 1:
+        assert time.monotonic() < deadline
+        time.sleep(1)
 
 
 class Hook:

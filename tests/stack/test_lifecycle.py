@@ -145,7 +145,7 @@ class TestRunning:
         for name in ("app", "prometheus"):
             assert 0 < services[name]["memory_bytes"] < services[name]["memory_limit_bytes"]
         assert {target["job"] for target in status["targets"]} == {
-            *("app", "node", "prometheus", "alertmanager")
+            *("app", "node", "prometheus", "alertmanager", "containers")
         }
         assert {target["health"] for target in status["targets"]} == {"up"}
         assert status["urls"]["app"] == stack.store_url

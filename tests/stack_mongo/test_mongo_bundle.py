@@ -22,13 +22,14 @@ COMPOSE_FILE = "compose.prometheus-mongo-store.yml"
 SERVICES = (
     "app",
     "app-exporter",
+    "container-exporter",
     "mongo",
     "mongodb-exporter",
     "node-exporter",
     "prometheus",
     "alertmanager",
 )
-JOBS = {"app", "mongodb", "node", "prometheus", "alertmanager"}
+JOBS = {"app", "mongodb", "node", "prometheus", "alertmanager", "containers"}
 SECRETS = {
     "api-token": "10001",
     "grafana-admin-password": "472",

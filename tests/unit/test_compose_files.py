@@ -104,7 +104,8 @@ def size(text: str) -> int:
 class TestEnvFile:
     def test_compose_files_use_only_variables_of_the_env_file_and_all_of_them(self) -> None:
         text = "".join(path.read_text("utf-8") for path in COMPOSE.glob("compose*.yml"))
-        used = set(re.findall(r"\$\{(\w+)", text))
+        # Compose sets it by itself.
+        used = set(re.findall(r"\$\{(\w+)", text)) - {"COMPOSE_PROJECT_NAME"}
         assert used <= ENV.keys()
         assert ENV.keys() - used == NOT_IN_COMPOSE_FILES
 
@@ -240,7 +241,9 @@ def test_the_files_agree_on_what_they_share() -> None:
 def test_the_bundle_on_mongodb_has_everything_of_the_other() -> None:
     memory, mongo = services(FULL), services(MONGO_FULL)
     assert mongo.keys() - memory.keys() == {"mongo", "mongo-init", "mongodb-exporter"}
-    for name in ("app-exporter", "node-exporter", "alertmanager", "grafana"):
+    for name in (
+        *("app-exporter", "node-exporter", "container-exporter", "alertmanager", "grafana"),
+    ):
         assert mongo[name] == memory[name]
     differs = {
         key for key in memory["prometheus"] if mongo["prometheus"][key] != memory["prometheus"][key]
@@ -317,6 +320,14 @@ class TestMongo:
         assert exporter["static_configs"][0]["targets"] == ["mongodb-exporter:9216"]
         assert exporter["static_configs"][0]["labels"]["host"] == "__AGL_HOST__"
         assert int(exporter["scrape_interval"].rstrip("s")) >= 15
+
+
+@pytest.mark.parametrize("file", [FULL, MONGO_FULL])
+def test_each_lasting_service_is_named_by_its_slice(file: str) -> None:
+    """A container's cgroup is called by its id; container-exporter reads the name above it."""
+    for name, service in services(file).items():
+        if service["restart"] != "no":
+            assert service["cgroup_parent"] == f"-{name}.slice"  # after the project's name
 
 
 def test_metrics_go_to_prometheus_alone() -> None:
@@ -420,7 +431,7 @@ class TestPrometheusAndGrafana:
 
     def test_every_target_carries_host_and_instance(self) -> None:
         jobs = {job["job_name"]: job for job in self.config["scrape_configs"]}
-        assert list(jobs) == ["app", "node", "prometheus", "alertmanager"]
+        assert list(jobs) == ["app", "node", "prometheus", "alertmanager", "containers"]
         for job in jobs.values():
             (static,) = job["static_configs"]
             assert static["labels"]["host"] == "__AGL_HOST__"

@@ -219,6 +219,12 @@ def _drill_queue(argv: list[str], prog: str) -> int:
     return queue(argv, prog)
 
 
+def _container_exporter(argv: list[str], prog: str) -> int:
+    from agl.ops.container_exporter import main as exporter
+
+    return exporter(argv, prog)
+
+
 def _secrets(argv: list[str], prog: str) -> int:
     from agl.ops.engine import Engine
     from agl.ops.layout import find_layout
@@ -244,6 +250,7 @@ COMMANDS: dict[str, Callable[[list[str], str], int]] = {
     "init": _init,
     "mongo-init": _mongo_init,
     "secrets": _secrets,
+    "container-exporter": _container_exporter,
     "drill": _drill,
     "drill-receiver": _drill_receiver,
     "drill-queue": _drill_queue,

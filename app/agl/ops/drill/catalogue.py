@@ -14,7 +14,7 @@ from agl.ops.drill.site import METRICS_FOLDER, OURS, RECEIVER, Site
 Deed = Callable[[Site, ExitStack], None]
 GPU = 'gpu="0",UUID="GPU-agl-drill",modelName="drill"'
 NODE_EXPORTER, APP_EXPORTER = frozenset({"node-exporter"}), frozenset({"app-exporter"})
-APP = frozenset({"app"})
+APP, CONTAINER_EXPORTER = frozenset({"app"}), frozenset({"container-exporter"})
 RESTARTS = 3
 UP_AGAIN_SECONDS = 60
 
@@ -186,6 +186,12 @@ DRILLS = {
             "a process in a container of the drill wants more memory than it may have",
             _kill_for_memory,
             needs=NODE_EXPORTER,
+        ),
+        Drill(
+            "ContainerOOMKilled",
+            "likewise; the alert names the container",
+            _kill_for_memory,
+            needs=CONTAINER_EXPORTER,
         ),
         Drill(
             "ProcessRestartLoop",
