@@ -1,4 +1,4 @@
-"""Memory, kills and starts of containers, from cgroup files of both versions as kernels write them."""
+"""Memory, kills and starts of containers, from cgroup files of both versions of the kernel."""
 
 from __future__ import annotations
 
