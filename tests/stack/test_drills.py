@@ -229,5 +229,5 @@ def test_a_page_that_does_not_come_is_an_error_and_the_fault_is_taken_out(stack:
     )
     assert done.returncode == 1
     assert "TargetDown: no page of TargetDown after 5 s" in done.stdout
-    assert not stack.container("node-exporter")["State"]["Paused"]
+    assert not stack.container("container-exporter")["State"]["Paused"]
     assert not [name for name in running(stack) if "drill" in name]

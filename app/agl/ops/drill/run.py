@@ -18,7 +18,7 @@ from agl.ops.choices import remember
 from agl.ops.compose import Compose
 from agl.ops.console import Console, can_ask
 from agl.ops.drill.catalogue import DRILLS, SYMPTOMS, Drill
-from agl.ops.drill.scaling import NODE, PORT
+from agl.ops.drill.scaling import MINIMUM_INTERVAL, NODE, PORT
 from agl.ops.drill.site import PROMETHEUS, RECEIVER, Site
 from agl.ops.engine import Engine
 from agl.ops.health import endpoints, fetch, read_receivers
@@ -30,6 +30,8 @@ from agl.ops.view import as_running, require_containers, running_mode
 COMPOSE_FILE = "compose.drill.yml"
 LOOK_SECONDS = 0.5
 READY_SECONDS = 90
+SCRAPE_SECONDS = 5.0
+"""scrape_interval of prometheus.base.yml."""
 LOG_LINES = 5000
 SEEN_OFTEN = "min(count_over_time(up[5m])) >= 5 and min(up) == 1"
 
@@ -194,7 +196,11 @@ class Rig:
             if word.startswith("--config.file=")
         )
         return cls(
-            site=Site(engine, secure=bool(variables.get("AGL_TLS_CERT"))),
+            site=Site(
+                engine,
+                secure=bool(variables.get("AGL_TLS_CERT")),
+                scrape_seconds=max(SCRAPE_SECONDS / options.speed, MINIMUM_INTERVAL),
+            ),
             compose=compose,
             options=options,
             urls={name: item.url for name, item in known.items()},

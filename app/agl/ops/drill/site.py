@@ -27,10 +27,12 @@ class Site:
     Attributes:
         engine: The daemon, for that project alone.
         secure: The store has a certificate.
+        scrape_seconds: How often the Prometheus of the drill looks.
     """
 
     engine: Engine
     secure: bool = False
+    scrape_seconds: float = 5.0
 
     def container(self, service: str) -> Container:
         """The service's container. Raises EnvironmentFault when it is not there."""
