@@ -133,8 +133,8 @@ def configuration(
                     "receiver": dead,
                     "matchers": ['alertname="Watchdog"'],
                     "group_wait": "0s",
-                    "group_interval": "1m",
-                    "repeat_interval": "30s",
+                    "group_interval": "30s",
+                    "repeat_interval": "50s",
                 },
                 {
                     "receiver": page,

@@ -221,7 +221,9 @@ class Rig:
 
     def put_up(self, undo: ExitStack) -> None:
         """Start what the drill needs; ``undo`` takes it away again."""
-        services = [RECEIVER, *([NODE, PROMETHEUS] if self.options.scaled else [])]
+        # First who takes pages, then who sends them: a page that is refused would be an alert itself.
+        targets = [RECEIVER, *([NODE] if self.options.scaled else [])]
+        self._start(undo, targets)
         undo.callback(self._render)
         speed = (f"--drill-speed={self.options.speed:g}",) if self.options.scaled else ()
         self._render(
@@ -230,13 +232,16 @@ class Rig:
             f"--drill-config={self.config}",
             *speed,
         )
+        self._until(self._alertmanager_knows, READY_SECONDS, "Alertmanager does not know the drill")
+        if self.options.scaled:
+            self._start(undo, [PROMETHEUS])
+            self._until(self._prometheus_has_seen, READY_SECONDS, "a target is not up")
+
+    def _start(self, undo: ExitStack, services: list[str]) -> None:
         undo.callback(self.compose.run, "rm", "--stop", "--force", "--volumes", *services)
         self.compose.run(
             *("up", "--detach", "--no-build", "--pull", "never", "--no-deps", "--wait"), *services
         )
-        self._until(self._alertmanager_knows, READY_SECONDS, "Alertmanager does not know the drill")
-        if self.options.scaled:
-            self._until(self._prometheus_has_seen, READY_SECONDS, "a target is not up")
 
     def _render(self, *more: str) -> None:
         """Have ``init`` write Alertmanager's file, and Alertmanager read it."""
