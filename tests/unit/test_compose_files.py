@@ -23,6 +23,7 @@ ALONE = "compose.store.yml"
 MONGO_FULL = "compose.prometheus-mongo-store.yml"
 MONGO_ALONE = "compose.mongo.yml"
 ONE_SHOTS = {
+    "alertmanager-init": ["CHOWN", "DAC_READ_SEARCH"],
     "init": ["CHOWN", "DAC_READ_SEARCH"],
     "mongo-init": ["DAC_READ_SEARCH"],
     "rules-check": ["DAC_READ_SEARCH"],

@@ -145,19 +145,19 @@ def _apply(options: argparse.Namespace, folders: Folders, environ: Mapping[str, 
             # Runbooks are read anew for everybody who looks at one.
             if changed.worth_loading and folder != "docs/runbooks":
                 print(f"init: {_how_to_load(folder, options.compose_file)}")
-        _render_alerting(options, folders, environ)
+        _render_drill(options, folders)
+    if options.alerting:
+        from agl.ops.alertmanager import Drill
+        from agl.ops.init_alertmanager import render_alertmanager
+
+        drill = Drill(options.drill_url, options.drill_name) if options.drill_url else None
+        print(f"init: alertmanager: {render_alertmanager(folders, environ, drill)}")
 
 
-def _render_alerting(
-    options: argparse.Namespace, folders: Folders, environ: Mapping[str, str]
-) -> None:
-    from agl.ops.alertmanager import Drill
+def _render_drill(options: argparse.Namespace, folders: Folders) -> None:
+    """The rules of a drill, or none when there is no drill."""
     from agl.ops.drill.scaling import Scale, render_scaled
-    from agl.ops.init_alertmanager import render_alertmanager
 
-    drill = Drill(options.drill_url, options.drill_name) if options.drill_url else None
-    said = render_alertmanager(folders, environ, drill)
-    print(f"init: alertmanager: {said}")
     target = folders.config / "drill"
     if options.drill_speed:
         scale = Scale(options.drill_speed, options.drill_name)
@@ -474,6 +474,9 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--host-label", default="", help="value of label host (default: host name)")
     parser.add_argument("--deployment", default="agl", help="value of label deployment")
     parser.add_argument("--drill-url", type=_url, metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--alerting", action="store_true", help="write Alertmanager's file, from AGL_ALERT_..."
+    )
     parser.add_argument("--drill-name", default="", help=argparse.SUPPRESS)
     parser.add_argument("--drill-speed", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--drill-config", default="prometheus.base.yml", help=argparse.SUPPRESS)

@@ -159,7 +159,9 @@ def agree_to_loss(engine: Engine, compose: Compose, console: Console, options: U
     running = running_mode(stores)
     if not stores or running == options.mode == "mongo":
         return
-    if running != "mongo" and not any(compose.would_recreate(engine, store) for store in stores):
+    # Compose makes anew what depends on a container that is made anew.
+    made_from = [item for item in containers if item.service in {"app", "init", "rules-check"}]
+    if running != "mongo" and not any(compose.would_recreate(engine, item) for item in made_from):
         return
     loss, remedy = what_is_lost(running, options.mode)
     if options.yes:

@@ -221,21 +221,22 @@ class Rig:
 
     def put_up(self, undo: ExitStack) -> None:
         """Start what the drill needs; ``undo`` takes it away again."""
-        # First who takes pages, then who sends them: a page that is refused would be an alert itself.
+        # First who takes pages, then who sends them: a page that is refused is an alert itself.
         targets = [RECEIVER, *([NODE] if self.options.scaled else [])]
         self._start(undo, targets)
-        undo.callback(self._render)
-        speed = (f"--drill-speed={self.options.speed:g}",) if self.options.scaled else ()
-        self._render(
-            f"--drill-url=http://{RECEIVER}:{PORT}/page",
-            f"--drill-name={self.name}",
-            f"--drill-config={self.config}",
-            *speed,
-        )
+        undo.callback(self._tell_alertmanager)
+        self._tell_alertmanager(f"--drill-url=http://{RECEIVER}:{PORT}/page", self._named)
         self._until(self._alertmanager_knows, READY_SECONDS, "Alertmanager does not know the drill")
         if self.options.scaled:
+            undo.callback(self._init, "init", *self.init)
+            scale = (f"--drill-config={self.config}", f"--drill-speed={self.options.speed:g}")
+            self._init("init", *self.init, *scale, self._named)
             self._start(undo, [PROMETHEUS])
             self._until(self._prometheus_has_seen, READY_SECONDS, "a target is not up")
+
+    @property
+    def _named(self) -> str:
+        return f"--drill-name={self.name}"
 
     def _start(self, undo: ExitStack, services: list[str]) -> None:
         undo.callback(self.compose.run, "rm", "--stop", "--force", "--volumes", *services)
@@ -243,10 +244,13 @@ class Rig:
             *("up", "--detach", "--no-build", "--pull", "never", "--no-deps", "--wait"), *services
         )
 
-    def _render(self, *more: str) -> None:
-        """Have ``init`` write Alertmanager's file, and Alertmanager read it."""
-        self.compose.run("run", "--rm", "--no-deps", "-T", "init", *self.init, *more)
+    def _tell_alertmanager(self, *drill: str) -> None:
+        """Have Alertmanager's file written, and read."""
+        self._init("alertmanager-init", *drill)
         self.site.engine.signal(self.site.container("alertmanager").id, "SIGHUP")
+
+    def _init(self, service: str, *arguments: str) -> None:
+        self.compose.run("run", "--rm", "--no-deps", "-T", service, *arguments)
 
     def _alertmanager_knows(self) -> bool:
         return f"{alertmanager.DRILL} {self.name}" in (
