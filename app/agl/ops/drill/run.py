@@ -88,7 +88,10 @@ class Outcome:
 def chosen(names: Iterable[str], *, scaled: bool) -> list[Drill]:
     """The drills of those names. Raises UsageError for one that is unknown, or not possible."""
     drills: list[Drill] = []
-    for name in dict.fromkeys(names):
+    wanted = dict.fromkeys(names)
+    # Alertmanager sends no second page for what it has held back meanwhile.
+    covered = {DRILLS[name].symptom for name in wanted if scaled and name in DRILLS}
+    for name in [name for name in wanted if name not in covered]:
         drill = DRILLS.get(name)
         if drill is None:
             raise UsageError(f"no drill for {name!r} (--list shows what can be drilled)")
@@ -141,7 +144,7 @@ def _windows(options: Options) -> str:
 def _together(rig: Rig, group: list[Drill], console: Console) -> list[Outcome]:
     with ThreadPoolExecutor(max_workers=len(group)) as pool:
         try:
-            found = list(pool.map(rig.drill, group))
+            found = [outcome for some in pool.map(rig.drill, group) for outcome in some]
         except BaseException:
             rig.over.set()
             raise
@@ -306,15 +309,17 @@ class Rig:
         ]
         return [page for page in found if page.drill == self.mark]
 
-    def drill(self, drill: Drill) -> Outcome:
-        """One drill from its fault to its page; undone at its end."""
+    def drill(self, drill: Drill) -> list[Outcome]:
+        """One drill from its fault to its page, its symptom's first; undone at its end."""
         speed = self.options.speed
         # In earnest a symptom may take many minutes.
         silenced = (drill.symptom,) if drill.symptom and self.options.scaled else ()
+        found: list[Outcome] = []
         try:
             with ExitStack() as undo:
                 for name in silenced:
-                    self._paged(SYMPTOMS[name], undo)
+                    symptom = self._paged(SYMPTOMS[name], undo)
+                    found.append(Outcome(name, speed, symptom))
                 seconds = self._paged(drill, undo)
                 for name in silenced:
                     self._until(
@@ -323,8 +328,8 @@ class Rig:
                         f"{name} is not held back",
                     )
         except EnvironmentFault as fault:
-            return Outcome(drill.alert, speed, None, fault=str(fault))
-        return Outcome(drill.alert, speed, seconds, silenced)
+            return [*found, Outcome(drill.alert, speed, None, fault=str(fault))]
+        return [*found, Outcome(drill.alert, speed, seconds, silenced)]
 
     def _paged(self, drill: Drill, undo: ExitStack) -> float:
         """Seconds from the fault to the page."""
