@@ -1,7 +1,7 @@
 """Alertmanager's file, from the settings of ``compose/.env`` and from files of secrets.
 
-Alertmanager expands no variables itself, so ``init --alerting`` writes the whole file. What is secret stays
-out of it: the file names files in the secrets volume that Alertmanager alone may read.
+Alertmanager expands no variables itself, so ``init --alerting`` writes the whole file. What is
+secret stays out of it: the file names files in the secrets volume that Alertmanager alone may read.
 """
 
 from __future__ import annotations
