@@ -8,9 +8,11 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.server import ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import ClassVar, cast
 
 import pytest
 import yaml
@@ -18,7 +20,7 @@ import yaml
 from agl.cli import main
 from agl.errors import EnvironmentFault, UsageError
 from agl.ops.alerting.rules import load_alerts
-from agl.ops.drill import receiver
+from agl.ops.drill import receiver, site
 from agl.ops.drill.catalogue import DRILLS, SYMPTOMS, Drill
 from agl.ops.drill.receiver import page_line
 from agl.ops.drill.run import chosen, rounds
@@ -31,6 +33,7 @@ from agl.ops.drill.scaling import (
     seconds,
 )
 from agl.ops.drill.site import Site
+from agl.ops.engine import Engine
 
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "prometheus" / "alerts"
@@ -140,6 +143,47 @@ def test_drills_that_disturb_each_other_take_turns() -> None:
     also = Drill("c", "", nothing, needs=frozenset({"x"}))
     again = Drill("d", "", nothing, disturbs=frozenset({"x"}))
     assert rounds([breaks, needs, also, again]) == [[breaks], [needs, also], [again]]
+
+
+class _Busy:
+    """A daemon that cannot freeze a container the first times."""
+
+    def __init__(self, refusals: int) -> None:
+        self.refusals = refusals
+        self.did: list[str] = []
+
+    def containers(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(id="1", service="app")]
+
+    def pause(self, _: str) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise EnvironmentFault("unable to freeze")
+        self.did.append("pause")
+
+    def unpause(self, _: str) -> None:
+        self.did.append("unpause")
+
+
+def test_a_freeze_that_is_refused_is_tried_again_and_undone_in_any_case(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy = _Busy(refusals=2)
+    with ExitStack() as undo:
+        Site(cast("Engine", busy)).freeze(undo, "app")
+        assert busy.did == ["pause"]
+    assert busy.did == ["pause", "unpause"]
+    monkeypatch.setattr(site, "FREEZE_SECONDS", 0.0)
+    busy = _Busy(refusals=9)
+    with pytest.raises(EnvironmentFault, match="unable to freeze"), ExitStack() as undo:
+        Site(cast("Engine", busy)).freeze(undo, "app")
+    assert busy.did == ["unpause"]
+
+
+def test_a_symptom_is_not_drilled_apart_from_its_cause() -> None:
+    both = [drill.alert for drill in chosen(["QueueStuck", "StoreDown"], scaled=True)]
+    assert both == ["StoreDown"]
+    assert [drill.alert for drill in chosen(["QueueStuck"], scaled=True)] == ["QueueStuck"]
 
 
 class TestReceiver:

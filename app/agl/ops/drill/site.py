@@ -7,6 +7,7 @@ comes, leaves the stack as it was.
 from __future__ import annotations
 
 import shlex
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from agl.ops.engine import Container, Engine
 
 RECEIVER, PROMETHEUS = "drill-receiver", "drill-prometheus"
 METRICS_FOLDER, TEXT_FOLDER = "/run/agl/multiproc", "/run/agl/textfile"
+FREEZE_SECONDS = 30.0
 OURS, ROOT = "10001", "0"
 
 
@@ -56,7 +58,17 @@ class Site:
         """Let a service hang: it keeps what it has in memory, and answers nobody."""
         container = self.container(service)
         undo.callback(self.engine.unpause, container.id)
-        self.engine.pause(container.id)
+        deadline = time.monotonic() + FREEZE_SECONDS
+        while True:
+            try:
+                self.engine.pause(container.id)
+            except EnvironmentFault:
+                # cgroup version 1 gives up while a process, such as a probe, is being started.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+            else:
+                return
 
     def restart(self, service: str) -> None:
         """Stop and start a service."""
