@@ -63,6 +63,7 @@ TARGETS = (
     Scraped("node", "store-01:9100", "store-01"),
     Scraped("node", "gpu-01:9100", "gpu-01"),
     Scraped("node", "gpu-02:9100", "gpu-02"),
+    Scraped("containers", "container-exporter:9101", "store-01"),
     Scraped("mongodb", "mongodb-exporter:9216", "store-01"),
     Scraped("dcgm", "gpu-01:9400", "gpu-01"),
     Scraped("dcgm", "gpu-02:9400", "gpu-02"),
@@ -450,6 +451,16 @@ def _node(target: Scraped, at: float) -> Iterator[Sample]:
         yield _gauge("agl_node_gpus_expected", 8)
 
 
+def _containers(target: Scraped, at: float) -> Iterator[Sample]:
+    for service, limit in (("app", 4e9), ("app-exporter", 4e8), ("prometheus", 2e9)):
+        full = service == "prometheus"
+        share = 0.93 if full else wave(at, 0.3, 0.6, service)
+        yield _gauge("agl_container_memory_bytes", limit * share, service=service)
+        yield _gauge("agl_container_memory_limit_bytes", limit, service=service)
+        yield _counter("agl_container_starts_total", at, 0.01 if full else 0, service=service)
+        yield _counter("agl_container_oom_kills_total", at, 0.01 if full else 0, service=service)
+
+
 def _mongodb(target: Scraped, at: float) -> Iterator[Sample]:
     rs = {"rs_nm": "rs0"}
     yield _gauge("mongodb_up", 1)
@@ -639,6 +650,7 @@ def _prometheus(target: Scraped, at: float) -> Iterator[Sample]:
 _SERVED = {
     "app": _app,
     "node": _node,
+    "containers": _containers,
     "mongodb": _mongodb,
     "dcgm": _dcgm,
     "vllm": _vllm,

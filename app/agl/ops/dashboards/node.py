@@ -5,6 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.models import dashboard as dashboard_model
 from grafana_foundation_sdk.models import units
 
+from agl.ops.dashboards import containers
 from agl.ops.dashboards.frame import Choice, Frame, assemble
 from agl.ops.dashboards.panels import (
     NO_UNIT,
@@ -183,7 +184,7 @@ def _cpu_row() -> Row:
             SeriesPanel(
                 "Processes Killed for Want of Memory",
                 "Times the kernel's OOM killer struck, in the window of a point. Any is one too "
-                "many: look which container it was.",
+                "many: the row of containers tells where, if it was one of the stack's.",
                 NO_UNIT,
                 8,
                 (
@@ -421,4 +422,5 @@ def _network_row() -> Row:
 
 def build(alerts: Alerts) -> dashboard_model.Dashboard:
     """Return the board, ready to be rendered."""
-    return assemble(FRAME, (_hosts_row(), _cpu_row(), _disk_row(), _network_row()), alerts)
+    rows = (_hosts_row(), containers.row(), _cpu_row(), _disk_row(), _network_row())
+    return assemble(FRAME, rows, alerts)
