@@ -345,7 +345,7 @@ async def test_every_route_is_documented(http: httpx.AsyncClient) -> None:
     }
     assert ("POST", "/v1/agl/rollouts/{rollout_id}/attempts/{attempt_id}") in operations
     assert ("POST", "/v1/traces") in operations
-    assert len(operations) == 37
+    assert len(operations) == 38
     update = document["paths"]["/v1/agl/rollouts/{rollout_id}"]["post"]
     assert update["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith(
         "/UpdateRolloutRequest"
