@@ -22,6 +22,7 @@ class MongoProxy:
         self._word = b""
         self._times = 0
         self._before = False
+        self._serving: set[asyncio.Task[None]] = set()
         self.lost = 0
 
     @property
@@ -32,7 +33,19 @@ class MongoProxy:
         """Cut the connection after the server has carried out ``command``, or ``before`` that."""
         self._word, self._times, self._before = command.encode(), times, before
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection, until :meth:`close`."""
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def close(self) -> None:
+        """End what is still connected."""
+        for task in (serving := list(self._serving)):
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection(LOOPBACK, self._upstream)
         try:
             with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -60,19 +73,24 @@ class MongoProxy:
                     self.lost += 1
                     if self._before:
                         return
-                    answers.cancel()
+                    await _cancelled(answers)  # nobody else may read what comes now
                 up_writer.write(request)
                 await up_writer.drain()
                 if loses:
                     await _message(up_reader)  # it was carried out, and nobody learns of it
                     return
         finally:
-            answers.cancel()
+            await _cancelled(answers)
 
     async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(2**16):
             writer.write(data)
             await writer.drain()
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait((task,))
 
 
 async def _message(reader: asyncio.StreamReader) -> bytes:
@@ -87,9 +105,10 @@ async def mongo_proxy(uri: str) -> AsyncGenerator[MongoProxy]:
     port = urlsplit(uri).port
     assert port is not None
     proxy = MongoProxy(port)
-    server = await asyncio.start_server(proxy.serve, LOOPBACK, 0)
+    server = await asyncio.start_server(proxy.accept, LOOPBACK, 0)
     proxy.port = server.sockets[0].getsockname()[1]
     try:
         yield proxy
     finally:
         server.close()
+        await proxy.close()

@@ -273,7 +273,9 @@ class FolderReader:
         report.bytes = sum(file.taken_bytes for file in self._files.values())
         try:
             usage = os.statvfs(self.folder)
-            report.fill_ratio = 1 - usage.f_bavail / usage.f_blocks if usage.f_blocks else None
+            taken = usage.f_blocks - usage.f_bfree
+            room = taken + usage.f_bavail  # without what is reserved, as df counts
+            report.fill_ratio = taken / room if room else None
         except OSError:
             report.fill_ratio = None
 
