@@ -87,9 +87,7 @@ def test_the_link_of_an_alert_leads_to_its_runbook(stack: Stack) -> None:
     assert page.headers["content-type"].startswith("text/html")
     text = httpx.get(link.replace("/runbooks/", "/api/runbooks/")).json()["text"]
     assert text.startswith("# Watchdog")
-    assert f"runbooks     {link.rpartition('/')[0]}" in stack.script("status").replace(
-        "127.0.0.1", "localhost"
-    )
+    assert "\nrunbooks " in stack.script("status")
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from agl.errors import EnvironmentFault, UsageError
 from agl.ops.mongo_data import check_mongo_data
 from agl.ops.options import LineParser
+from agl.ops.runbook_links import lead_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -36,8 +37,6 @@ MAX_SECRET_BYTES = 4096
 _TEMPORARY = ".tmp-"
 # Runbooks have an address of their own below the links.
 _PLACEHOLDER = re.compile(r"__AGL_LINKS__/runbooks\b|__AGL_[A-Z_]+__")
-# In a dashboard's JSON: a link's address, or one in Markdown.
-_RUNBOOK_LINK = re.compile(r"""(?<=["(])/runbooks(?=/)""")
 _HOST_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
 
 
@@ -393,7 +392,7 @@ def _all_files(folder: Path) -> Iterator[str]:
 def _filled(path: Path, values: Mapping[str, str], runbooks: str) -> bytes:
     raw = path.read_bytes()
     if runbooks and path.suffix == ".json":
-        return _RUNBOOK_LINK.sub(lambda _: runbooks, _as_text(raw, str(path))).encode()
+        return lead_to(_as_text(raw, str(path)), runbooks).encode()
     if path.suffix not in {".yml", ".yaml"}:
         return raw
 
