@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 import time
@@ -40,6 +41,8 @@ def main(argv: list[str], prog: str) -> int:
     when Grafana does not answer or refuses.
     """
     options = _parser(prog).parse_args(argv)
+    if importlib.util.find_spec("grafana_client") is None:
+        raise EnvironmentFault("grafana-client is not installed", remedy="install agl-stack[ops]")
     run: Callable[[argparse.Namespace], list[str]] = options.run
     problems = run(options)
     for problem in problems:
