@@ -156,6 +156,22 @@ class TestVerify:
         assert any("$__rate_interval" in expr and 'job=~".+"' in expr for expr in asked)
         assert {query["datasource"]["uid"] for query in site.double.asked} == {"agl-prometheus"}
 
+    def test_panels_of_a_collapsed_row_are_asked_and_hidden_queries_are_not(
+        self, site: Site, capsys: Capture, tmp_path: Path
+    ) -> None:
+        targets = [
+            {"refId": "A", "expr": "up", "datasource": {"type": "prometheus", "uid": "$ds"}},
+            {"refId": "B", "expr": "nonsense(", "hide": True},
+        ]
+        inside = {"id": 2, "type": "timeseries", "title": "Inside", "targets": targets}
+        row = {"id": 1, "type": "row", "title": "Row", "collapsed": True, "panels": [inside]}
+        board = {"uid": "folded", "title": "Folded", "panels": [row]}
+        (tmp_path / "folded.json").write_text(json.dumps(board))
+        site.double.dashboards["folded"] = board
+        assert site.run("verify", f"--dashboards={tmp_path}", "--json") == 0
+        assert json.loads(capsys.readouterr().out)["panels"] == 1
+        assert [query["expr"] for query in site.double.asked] == ["up"]
+
     @pytest.mark.parametrize("multi_status", [True, False])
     def test_a_query_that_fails_is_named_with_its_panel(
         self, site: Site, capsys: Capture, multi_status: bool

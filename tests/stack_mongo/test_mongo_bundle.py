@@ -28,6 +28,7 @@ SERVICES = (
     "node-exporter",
     "prometheus",
     "alertmanager",
+    "runbooks",
 )
 JOBS = {"app", "mongodb", "node", "prometheus", "alertmanager", "containers"}
 SECRETS = {
