@@ -31,6 +31,7 @@ PLAIN = {
     "AGL_GRAFANA_PORT": "16091",
     "AGL_PROMETHEUS_PORT": "16090",
     "AGL_ALERTMANAGER_PORT": "16093",
+    "AGL_RUNBOOKS_PORT": "16096",
     "AGL_NODE_EXPORTER_PORT": "16100",
     "AGL_SUBNET": "172.31.246.0/24",
     "AGL_GATEWAY": "172.31.246.1",
@@ -42,6 +43,7 @@ SERVICES = (
     "node-exporter",
     "prometheus",
     "alertmanager",
+    "runbooks",
 )
 
 
@@ -74,6 +76,18 @@ def test_panels_show_the_dashboards_at_grafanas_address(stack: Stack) -> None:
                 data = httpx.get(f"{url}/api/boards/{uid}/data", params=query, timeout=60).json()
                 assert not [r["error"] for r in data["results"] if "error" in r], panel["title"]
     assert "Meaning" in httpx.get(f"{url}/api/runbooks/TargetDown").json()["text"]
+
+
+def test_the_link_of_an_alert_leads_to_its_runbook(stack: Stack) -> None:
+    (watchdog,) = stack.alerts("Watchdog")
+    link = watchdog["annotations"]["runbook_url"]
+    assert link == f"http://localhost:{stack.environ['AGL_RUNBOOKS_PORT']}/runbooks/Watchdog"
+    page = httpx.get(link)
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/html")
+    text = httpx.get(link.replace("/runbooks/", "/api/runbooks/")).json()["text"]
+    assert text.startswith("# Watchdog")
+    assert "\nrunbooks " in stack.script("status")
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -28,6 +28,7 @@ SERVICES = (
     "node-exporter",
     "prometheus",
     "alertmanager",
+    "runbooks",
 )
 JOBS = {"app", "mongodb", "node", "prometheus", "alertmanager", "containers"}
 SECRETS = {
@@ -44,6 +45,7 @@ PLAIN = {
     "AGL_GRAFANA_PORT": "28091",
     "AGL_PROMETHEUS_PORT": "28090",
     "AGL_ALERTMANAGER_PORT": "28093",
+    "AGL_RUNBOOKS_PORT": "28096",
     "AGL_NODE_EXPORTER_PORT": "28100",
     "AGL_SUBNET": "172.31.239.0/24",
     "AGL_GATEWAY": "172.31.239.1",

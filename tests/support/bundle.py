@@ -23,6 +23,7 @@ VARIABLES = {
     "AGL_GRAFANA_PORT": "19091",
     "AGL_PROMETHEUS_PORT": "19090",
     "AGL_ALERTMANAGER_PORT": "19093",
+    "AGL_RUNBOOKS_PORT": "19096",
     "AGL_NODE_EXPORTER_PORT": "19100",
     "AGL_SUBNET": "172.31.248.0/24",
     "AGL_GATEWAY": "172.31.248.1",
@@ -103,6 +104,11 @@ class Stack:
         body = answer.json()
         assert body["status"] == "success", body
         return body["data"]["result"]
+
+    def alerts(self, name: str) -> list[dict[str, Any]]:
+        """The pending and firing alerts of this name."""
+        found = httpx.get(f"{self.prometheus_url}/api/v1/alerts").json()["data"]["alerts"]
+        return [alert for alert in found if alert["labels"]["alertname"] == name]
 
     def up_targets(self) -> set[str]:
         """Jobs whose targets Prometheus could scrape; none while it is not ready to answer."""

@@ -193,7 +193,7 @@ class TestEveryService:
     def test_publishes_only_what_it_may(
         self, file: str, name: str, service: dict[str, Any]
     ) -> None:
-        published = {"app", "prometheus", "alertmanager", "grafana", "panels"}
+        published = {"app", "prometheus", "alertmanager", "grafana", "panels", "runbooks"}
         assert "ports" in service or name not in published
         for port in service.get("ports", []):
             assert name in published
@@ -244,6 +244,7 @@ def test_the_bundle_on_mongodb_has_everything_of_the_other() -> None:
     assert mongo.keys() - memory.keys() == {"mongo", "mongo-init", "mongodb-exporter"}
     for name in (
         *("app-exporter", "node-exporter", "container-exporter", "alertmanager", "grafana"),
+        *("panels", "runbooks"),
     ):
         assert mongo[name] == memory[name]
     differs = {
@@ -252,7 +253,7 @@ def test_the_bundle_on_mongodb_has_everything_of_the_other() -> None:
     assert differs == {"command"}
     config, *rest = memory["prometheus"]["command"]
     assert mongo["prometheus"]["command"] == [config.replace("base", "mongo"), *rest]
-    assert mongo["init"]["command"][-5:] == memory["init"]["command"][-5:]
+    assert mongo["init"]["command"][-6:] == memory["init"]["command"][-6:]
     assert mongo["app"]["ports"] == memory["app"]["ports"]
 
 
@@ -412,9 +413,24 @@ def test_panels_take_the_place_of_grafana() -> None:
     assert panels["ports"] == grafana["ports"]
     assert panels["user"] == grafana["user"], "it reads the same secret"
     home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
-    assert f"--dashboards={Path(home).parent}" in panels["command"]
+    assert "--dashboards=/etc/agl/panels/dashboards" in panels["command"]
     assert f"--home={Path(home).stem}" in panels["command"]
     assert "--auth-file=/run/agl/secrets/grafana-admin-password" in panels["command"]
+
+
+@pytest.mark.parametrize("file", [FULL, MONGO_FULL])
+def test_runbooks_are_served_where_links_lead_in_every_profile(file: str) -> None:
+    every = services(file)
+    runbooks = every["runbooks"]
+    assert "profiles" not in runbooks
+    assert runbooks["command"] == every["panels"]["command"]
+    assert runbooks["user"] == every["panels"]["user"], "it reads the same secret"
+    assert list(runbooks["depends_on"]) == ["init"], "they are read when Prometheus is down"
+    (port,) = runbooks["ports"]
+    assert f"--runbooks-url=http://localhost:{port['published']}" in every["init"]["command"]
+    text = (COMPOSE / FULL).read_text("utf-8")
+    bound = r"host_ip: \$\{AGL_GRAFANA_BIND:-127\.0\.0\.1\}\n\s+published: \$\{AGL_RUNBOOKS_PORT\}"
+    assert re.search(bound, text)
 
 
 def test_node_exporter_listens_where_prometheus_looks() -> None:

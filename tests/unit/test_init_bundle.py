@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import socket
@@ -308,12 +309,14 @@ class TestRender:
     ) -> None:
         arguments = [f"--render={REPOSITORY}", "--host-label=node7", "--node-exporter-port=9199"]
         arguments.append("--links-url=https://ops.example/")
+        arguments.append("--runbooks-url=https://runbooks.example/agl/")
         assert run_init(folders, *arguments) == 0
         config = (folders.config / "prometheus" / "prometheus.base.yml").read_text()
         assert 'host: "node7"' in config
         assert "node-exporter:9199" in config
         rules = (folders.config / "prometheus" / "alerts" / "meta.yml").read_text()
-        assert "runbook_url: https://ops.example/runbooks/Watchdog" in rules
+        assert "runbook_url: https://runbooks.example/agl/runbooks/Watchdog" in rules
+        assert "dashboard_url: https://ops.example/d/agl-" in rules
         assert (folders.config / "grafana/provisioning/datasources/prometheus.yml").is_file()
         assert "HUP" not in capsys.readouterr().out
         arguments[1] = "--host-label=other"
@@ -321,6 +324,27 @@ class TestRender:
         told = capsys.readouterr().out
         assert "docker compose -f compose.test.yml kill -s HUP prometheus" in told
         assert "init: grafana/provisioning: up to date" in told
+
+
+def test_links_of_grafanas_dashboards_lead_to_the_runbooks_and_those_of_panels_stay(
+    folders: Folders,
+) -> None:
+    base = "https://runbooks.example"
+    assert run_init(folders, f"--render={REPOSITORY}", f"--runbooks-url={base}") == 0
+    for path in sorted((REPOSITORY / "grafana/dashboards").glob("*.json")):
+        before = path.read_text("utf-8")
+        count = before.count("/runbooks/")
+        assert count, path
+        of_grafana = (folders.config / "grafana/dashboards" / path.name).read_text("utf-8")
+        assert of_grafana.count(f"{base}/runbooks/") == of_grafana.count("/runbooks/") == count
+        json.loads(of_grafana)
+        assert (folders.config / "panels/dashboards" / path.name).read_text("utf-8") == before
+
+
+@pytest.mark.parametrize("url", ["ops.example", "https://a b", 'https://a"b', "https://a\\b"])
+def test_an_address_that_would_break_a_link_is_refused(url: str, folders: Folders) -> None:
+    with pytest.raises(UsageError, match=r"--runbooks-url: .* AGL_RUNBOOKS_EXTERNAL_URL"):
+        run_init(folders, f"--runbooks-url={url}")
 
 
 def test_the_parser_needs_no_option() -> None:

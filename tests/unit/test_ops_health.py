@@ -115,13 +115,16 @@ class TestEndpoints:
         "AGL_PROMETHEUS_PORT": "3",
         "AGL_GATEWAY": "172.31.0.1",
         "AGL_NODE_EXPORTER_PORT": "4",
+        "AGL_RUNBOOKS_PORT": "5",
     }
 
     def test_addresses_as_seen_from_the_host(self) -> None:
-        found = endpoints(self.VARIABLES, ["app", "grafana", "prometheus", "node-exporter", "init"])
+        services = ["app", "grafana", "runbooks", "prometheus", "node-exporter", "init"]
+        found = endpoints(self.VARIABLES, services)
         assert {name: endpoint.url for name, endpoint in found.items()} == {
             "app": "http://127.0.0.1:1",
             "grafana": "http://[::1]:2",
+            "runbooks": "http://[::1]:5",
             "prometheus": "http://127.0.0.1:3",
             "node-exporter": "http://172.31.0.1:4",
         }
@@ -301,7 +304,12 @@ def test_addresses_are_those_the_containers_were_started_with() -> None:
     node = replace(
         RUNNING, service="node-exporter", command=("--web.listen-address=10.0.0.1:9101",)
     )
-    assert as_running([app, node]) == {
+    panels = replace(RUNNING, service="panels", published={"3000/tcp": ("10.0.0.2", "5001")})
+    runbooks = replace(RUNNING, service="runbooks", published={"3000/tcp": ("10.0.0.2", "5002")})
+    assert as_running([app, node, panels, runbooks]) == {
+        "AGL_GRAFANA_BIND": "10.0.0.2",
+        "AGL_GRAFANA_PORT": "5001",
+        "AGL_RUNBOOKS_PORT": "5002",
         "AGL_BIND": "0.0.0.0",
         "AGL_PORT": "5000",
         "AGL_GATEWAY": "10.0.0.1",

@@ -201,6 +201,12 @@ def _backup(program: str) -> Callable[[list[str], str], int]:
     return run
 
 
+def _grafana(argv: list[str], prog: str) -> int:
+    from agl.cli._grafana import main as grafana
+
+    return grafana(argv, prog)
+
+
 def _drill(argv: list[str], prog: str) -> int:
     from agl.cli._drill import main as drill
 
@@ -251,6 +257,7 @@ COMMANDS: dict[str, Callable[[list[str], str], int]] = {
     "mongo-init": _mongo_init,
     "secrets": _secrets,
     "container-exporter": _container_exporter,
+    "grafana": _grafana,
     "drill": _drill,
     "drill-receiver": _drill_receiver,
     "drill-queue": _drill_queue,

@@ -57,6 +57,7 @@ def endpoints(variables: Mapping[str, str], services: Iterable[str]) -> dict[str
 
     store = at(variables.get("AGL_BIND"), "AGL_PORT", 4747, store_scheme(variables))
     grafana = at(variables.get("AGL_GRAFANA_BIND"), "AGL_GRAFANA_PORT", 9091)
+    runbooks = at(variables.get("AGL_GRAFANA_BIND"), "AGL_RUNBOOKS_PORT", 9096)
     prometheus = at("127.0.0.1", "AGL_PROMETHEUS_PORT", 9090)
     alertmanager = at("127.0.0.1", "AGL_ALERTMANAGER_PORT", 9093)
     node = at(variables.get("AGL_GATEWAY"), "AGL_NODE_EXPORTER_PORT", 9100)
@@ -64,6 +65,7 @@ def endpoints(variables: Mapping[str, str], services: Iterable[str]) -> dict[str
         Endpoint("app", store, f"{store}/v1/agl/health"),
         Endpoint("grafana", grafana, f"{grafana}/api/health"),
         Endpoint("panels", grafana, f"{grafana}/api/health"),
+        Endpoint("runbooks", runbooks, f"{runbooks}/api/health"),
         Endpoint("prometheus", prometheus, f"{prometheus}/-/ready"),
         Endpoint("alertmanager", alertmanager, f"{alertmanager}/-/ready"),
         Endpoint("node-exporter", node, f"{node}/metrics"),

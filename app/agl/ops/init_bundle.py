@@ -28,13 +28,15 @@ from typing import TYPE_CHECKING
 from agl.errors import EnvironmentFault, UsageError
 from agl.ops.mongo_data import check_mongo_data
 from agl.ops.options import LineParser
+from agl.ops.runbook_links import lead_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 MAX_SECRET_BYTES = 4096
 _TEMPORARY = ".tmp-"
-_PLACEHOLDER = re.compile(r"__AGL_[A-Z_]+__")
+# Runbooks have an address of their own below the links.
+_PLACEHOLDER = re.compile(r"__AGL_LINKS__/runbooks\b|__AGL_[A-Z_]+__")
 _HOST_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
 
 
@@ -90,8 +92,15 @@ class Folders:
     tls: Path = Path("/run/agl/tls")
 
 
-# Folders of the repository that are rendered, relative to it and to the config volume alike.
-RENDERED = ("prometheus", "grafana/provisioning", "grafana/dashboards", "docs/runbooks")
+# Folders of the config volume, and those of the repository that they are rendered from.
+RENDERED = {
+    "prometheus": "prometheus",
+    "grafana/provisioning": "grafana/provisioning",
+    "grafana/dashboards": "grafana/dashboards",
+    # As they are: `agl panels` serves the runbooks itself.
+    "panels/dashboards": "grafana/dashboards",
+    "docs/runbooks": "docs/runbooks",
+}
 # Configuration of tests, not of a running service.
 _LEFT_OUT = frozenset({"tests"})
 
@@ -133,17 +142,21 @@ def _apply(options: argparse.Namespace, folders: Folders, environ: Mapping[str, 
         if said:
             print(f"init: {name}: {said}")
     if options.render:
+        runbooks = f"{options.runbooks_url.rstrip('/')}/runbooks"
         values = {
             "__AGL_HOST__": host_label(options.host_label),
             "__AGL_DEPLOYMENT__": deployment_label(options.deployment),
             "__AGL_NODE_PORT__": str(options.node_exporter_port),
             "__AGL_LINKS__": options.links_url.rstrip("/"),
+            "__AGL_LINKS__/runbooks": runbooks,
         }
-        for folder in RENDERED:
-            changed = render(options.render / folder, folders.config / folder, values)
+        for folder, source in RENDERED.items():
+            target = folders.config / folder
+            links = runbooks if folder == "grafana/dashboards" else ""
+            changed = render(options.render / source, target, values, runbooks=links)
             print(f"init: {folder}: {_told(changed)}")
-            # Runbooks are read anew for everybody who looks at one.
-            if changed.worth_loading and folder != "docs/runbooks":
+            # What our own pages show is read anew for everybody who looks.
+            if changed.worth_loading and not folder.startswith(("docs/", "panels/")):
                 print(f"init: {_how_to_load(folder, options.compose_file)}")
         _render_drill(options, folders)
     if options.alerting:
@@ -305,16 +318,18 @@ class Changes:
         return not self.first and bool(self.created or self.updated or self.removed)
 
 
-def render(source: Path, target: Path, values: Mapping[str, str]) -> Changes:
+def render(source: Path, target: Path, values: Mapping[str, str], *, runbooks: str = "") -> Changes:
     """Make ``target`` a copy of ``source`` that everybody can read, placeholders filled in.
 
-    Placeholders are replaced in YAML files alone. Files that ``source`` no longer has are removed.
+    Placeholders are replaced in YAML files alone. With ``runbooks``, the address of the runbooks,
+    links of dashboards (JSON) to ``/runbooks/...`` lead there, whoever serves the dashboards. Files
+    that ``source`` no longer has are removed.
 
     Raises:
         EnvironmentFault: ``source`` holds no file, or a placeholder that ``values`` has not.
         OSError: A file cannot be read or written.
     """
-    wanted = {path: _filled(source / path, values) for path in _files(source)}
+    wanted = {path: _filled(source / path, values, runbooks) for path in _files(source)}
     if not wanted:
         raise EnvironmentFault(
             f"the repository's folder {source.parent.name}/{source.name} holds no file",
@@ -374,8 +389,10 @@ def _all_files(folder: Path) -> Iterator[str]:
             yield path.relative_to(folder).as_posix()
 
 
-def _filled(path: Path, values: Mapping[str, str]) -> bytes:
+def _filled(path: Path, values: Mapping[str, str], runbooks: str) -> bytes:
     raw = path.read_bytes()
+    if runbooks and path.suffix == ".json":
+        return lead_to(_as_text(raw, str(path)), runbooks).encode()
     if path.suffix not in {".yml", ".yaml"}:
         return raw
 
@@ -448,8 +465,11 @@ def _port(text: str) -> int:
 
 
 def _url(text: str) -> str:
-    if not re.fullmatch(r"https?://[^\s\"'<>]+", text):
-        raise ValueError(text)
+    if not re.fullmatch(r"https?://[^\s\"'<>()\\]+", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no address such as https://ops.example"
+            " (AGL_GRAFANA_EXTERNAL_URL or AGL_RUNBOOKS_EXTERNAL_URL)"
+        )
     return text
 
 
@@ -482,6 +502,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--drill-config", default="prometheus.base.yml", help=argparse.SUPPRESS)
     parser.add_argument("--node-exporter-port", type=_port, default=9100, metavar="PORT")
     parser.add_argument("--links-url", type=_url, default="http://localhost:9091", metavar="URL")
+    parser.add_argument("--runbooks-url", type=_url, default="http://localhost:9096", metavar="URL")
     parser.add_argument("--compose-file", default="compose.prometheus-memory-store.yml")
     default = Folders()
     parser.add_argument("--secrets-dir", type=Path, default=default.secrets, metavar="DIR")

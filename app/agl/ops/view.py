@@ -34,6 +34,7 @@ _PUBLISHED = (
     ("app", "4747/tcp", "AGL_BIND", "AGL_PORT"),
     ("grafana", "3000/tcp", "AGL_GRAFANA_BIND", "AGL_GRAFANA_PORT"),
     ("panels", "3000/tcp", "AGL_GRAFANA_BIND", "AGL_GRAFANA_PORT"),
+    ("runbooks", "3000/tcp", "AGL_GRAFANA_BIND", "AGL_RUNBOOKS_PORT"),
     ("prometheus", "9090/tcp", "", "AGL_PROMETHEUS_PORT"),  # always on loopback
     ("alertmanager", "9093/tcp", "", "AGL_ALERTMANAGER_PORT"),  # likewise
 )
@@ -176,6 +177,8 @@ def summary(layout: Layout, engine: Engine, view: View) -> list[str]:
         rows.append(("dashboards", f"{view.endpoints['panels'].url}  (agl panels, read-only)"))
         if not _on_loopback(variables, "AGL_GRAFANA_BIND"):
             rows.append(("  password", f"{_command(layout)} secrets show grafana-admin-password"))
+    if "runbooks" in view.endpoints:
+        rows.append(("runbooks", f"{view.endpoints['runbooks'].url}/runbooks"))
     if "prometheus" in view.endpoints:
         rows.append(("Prometheus", view.endpoints["prometheus"].url))
     if "alertmanager" in view.endpoints:
