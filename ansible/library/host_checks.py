@@ -12,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
@@ -65,8 +66,16 @@ options:
     description: Packages that disturb GPU work, with their version as a shell pattern.
     type: dict
     default: {}
+  release:
+    description: Fingerprint of roles and inventory; a host finished with it will not change.
+    type: str
+    default: ""
   drain:
     description: Whether this run drains a host before it changes it.
+    type: bool
+    default: false
+  only_gpu_work:
+    description: Look at nothing but what uses the GPUs.
     type: bool
     default: false
 """
@@ -81,6 +90,10 @@ agl_checks:
   description: One entry a check, with name, status (ok, warn, fail), what was found and the fix.
   type: list
   returned: always
+gpu_work:
+  description: Processes and containers that use the GPUs.
+  type: list
+  returned: always
 host_time:
   description: The host's clock when the checks ended, in seconds since 1970.
   type: float
@@ -90,6 +103,8 @@ host_time:
 OK, WARN, FAIL = "ok", "warn", "fail"
 DAEMON_JSON = Path("/etc/docker/daemon.json")
 OLDEST_DOCKER = (20, 10)
+SAFE_TOOLKIT = (1, 18, 1)
+FINISHED = Path("/etc/agl/finished")
 CAP_SYS_RESOURCE = 24
 FS_IOC_GETFLAGS, FS_IMMUTABLE = 0x80086601, 0x10
 TCP_LISTEN = "0A"
@@ -302,40 +317,60 @@ def installed(package: str) -> str:
     return number if code == 0 and state == "installed" else ""
 
 
-def gpu_work() -> list[str]:
-    """What runs on the GPUs: processes, and containers that were given devices."""
+def gpu_containers() -> list[tuple[str, bool]]:
+    """Running containers with GPUs, and whether each was given its devices explicitly."""
     code, ids = run("docker", "ps", "-q", "--no-trunc")
-    work = []
+    found = []
     for container in ids.split() if code == 0 else ():
         _, text = run("docker", "inspect", "-f", "{{json .HostConfig}} {{.Name}}", container)
         body, _, name = text.rpartition(" ")
         config = json.loads(body or "{}")
-        devices = json.dumps([config.get("DeviceRequests"), config.get("Devices")])
-        given = "nvidia" in devices or '"gpu"' in devices
+        explicit = "nvidia" in json.dumps(config.get("Devices"))
+        requested = any(
+            request.get("Driver") in ("", "nvidia", "cdi")
+            for request in config.get("DeviceRequests") or ()
+        )
         # The exporter only looks, and its role stops and starts it as it needs.
-        if (given or config.get("Runtime") == "nvidia") and name != "/dcgm-exporter":
-            work.append(f"container {name.lstrip('/')}")
+        if name != "/dcgm-exporter" and (
+            explicit or requested or config.get("Runtime") == "nvidia"
+        ):
+            found.append((f"container {name.lstrip('/')}", explicit))
+    return found
+
+
+def gpu_processes() -> list[str]:
     code, rows = run("nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader")
-    work += [f"process {row}" for row in rows.splitlines() if row.strip()] if code == 0 else []
-    return work
+    return [f"process {row}" for row in rows.splitlines() if row.strip()] if code == 0 else []
 
 
-def disturbing(packages: dict[str, str], drain: bool) -> list[dict[str, str]]:
-    from fnmatch import fnmatch
+def version_of(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text.partition("-")[0])[:3])
 
+
+def disturbing(packages: dict[str, str], release: str, drain: bool) -> list[dict[str, str]]:
+    """Whether what this run would change takes GPUs from work that is running."""
     changes = [
         f"{name} {have or 'absent'} -> {want}"
         for name, want in packages.items()
         for have in [installed(name)]
         if not have or not fnmatch(have, want)
     ]
-    if not changes or drain:
-        return []
-    work = gpu_work()
-    if not work:
-        return []
-    found = f"{'; '.join(work[:3])} would lose the GPUs by: {'; '.join(changes)}"
-    return [check("gpu work", FAIL, found, "scripts/cluster upgrade --limit HOST drains it first")]
+    containers = gpu_containers()
+    work = [name for name, _ in containers] + gpu_processes()
+    if drain or not work:
+        return [check("gpu work", OK, f"{len(work)} use GPUs")]
+    fix = "scripts/cluster upgrade --limit HOST drains it first"
+    if changes:
+        found = f"{', '.join(work[:3])} would lose the GPUs by: {'; '.join(changes)}"
+        return [check("gpu work", FAIL, found, fix)]
+    survives = version_of(installed("nvidia-container-toolkit")) >= SAFE_TOOLKIT
+    if containers and read(FINISHED).strip() != release and not survives:
+        found = f"a daemon-reload would take the GPUs from {', '.join(work[:3])}"
+        return [check("gpu work", FAIL, found, fix)]
+    if containers and read(FINISHED).strip() != release and not all(e for _, e in containers):
+        found = f"without explicit devices: {', '.join(n for n, e in containers if not e)}"
+        return [check("gpu work", FAIL, found, fix)]
+    return [check("gpu work", OK, f"{len(work)} use GPUs and go on")]
 
 
 def main() -> None:
@@ -350,10 +385,15 @@ def main() -> None:
         "gpus": {"type": "int", "default": 0},
         "pci_path": {"type": "path", "default": "/sys/bus/pci/devices"},
         "packages": {"type": "dict", "default": {}},
+        "release": {"type": "str", "default": ""},
         "drain": {"type": "bool", "default": False},
+        "only_gpu_work": {"type": "bool", "default": False},
     }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     given = module.params
+    if given["only_gpu_work"]:
+        work = [name for name, _ in gpu_containers()] + gpu_processes()
+        module.exit_json(changed=False, gpu_work=work)
     found = [
         *system(given["systems"], given["architectures"]),
         *privileges(),
@@ -364,7 +404,7 @@ def main() -> None:
         *(docker_engine() if given["docker"] else ()),
         *daemon_json(given["docker_runtime"]),
         *gpus(given["gpus"], Path(given["pci_path"])),
-        *disturbing(given["packages"], given["drain"]),
+        *(disturbing(given["packages"], given["release"], given["drain"]) if given["gpus"] else ()),
     ]
     module.exit_json(changed=False, agl_checks=found, host_time=time.time())
 

@@ -74,6 +74,8 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
     variables = _variables(options, inventory_path)
     command = [str(tools / "ansible-playbook"), "--inventory", str(inventory_path)]
     command += ["--extra-vars", json.dumps(variables), *extra, PLAYBOOKS[options.command]]
+    if options.command == "doctor":
+        command.append("--check")
     code, document = _ansible(command, quiet=options.json or options.command == "doctor")
     connections = {host: inventory.connection(host) for host in inventory.hosts}
     hosts = read_report(document, connections)
