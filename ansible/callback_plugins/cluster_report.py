@@ -16,7 +16,7 @@ DOCUMENTATION = r"""
 name: cluster_report
 type: aggregate
 short_description: Writes checks, failures and lost hosts to a file
-description: Every list agl_checks of a result is taken over, and every failure not ignored.
+description: Takes over lists agl_checks of results, facts NAME_checks, and failures.
 options: {}
 """
 
@@ -42,10 +42,12 @@ class CallbackModule(CallbackBase):
         return self.hosts.setdefault(name, fresh)
 
     def take(self, result: Any) -> None:
-        found = result.result.get("agl_checks")
-        found = found or (result.result.get("ansible_facts") or {}).get("agl_checks")
-        if isinstance(found, list):
-            self.host(result.host.get_name())["checks"] += found
+        facts = result.result.get("ansible_facts") or {}
+        lists = [result.result.get("agl_checks")]
+        lists += [value for name, value in facts.items() if name.endswith("_checks")]
+        for found in lists:
+            if isinstance(found, list):
+                self.host(result.host.get_name())["checks"] += found
 
     def v2_runner_on_ok(self, result: Any) -> None:
         self.take(result)
