@@ -42,9 +42,14 @@ options:
     type: int
     required: true
   ports:
-    description: Ports that services will listen on, each with the processes that may hold it.
+    description: Ports of services, with the processes that may hold each and its groups.
     type: list
     elements: dict
+    default: []
+  groups:
+    description: Groups of the host; only their ports are looked at.
+    type: list
+    elements: str
     default: []
   docker:
     description: Whether the host gets, or has, Docker.
@@ -63,9 +68,10 @@ options:
     type: path
     default: /sys/bus/pci/devices
   packages:
-    description: Packages that disturb GPU work, with their version as a shell pattern.
-    type: dict
-    default: {}
+    description: Packages that disturb GPU work; names, and their version as a shell pattern.
+    type: list
+    elements: dict
+    default: []
   release:
     description: Fingerprint of roles and inventory; a host finished with it will not change.
     type: str
@@ -347,13 +353,14 @@ def version_of(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text.partition("-")[0])[:3])
 
 
-def disturbing(packages: dict[str, str], release: str, drain: bool) -> list[dict[str, str]]:
+def disturbing(packages: list[dict], release: str, drain: bool) -> list[dict[str, str]]:
     """Whether what this run would change takes GPUs from work that is running."""
     changes = [
-        f"{name} {have or 'absent'} -> {want}"
-        for name, want in packages.items()
+        f"{name} {have or 'absent'} -> {entry['version']}"
+        for entry in packages
+        for name in entry["names"]
         for have in [installed(name)]
-        if not have or not fnmatch(have, want)
+        if not have or not fnmatch(have, entry["version"])
     ]
     containers = gpu_containers()
     work = [name for name, _ in containers] + gpu_processes()
@@ -380,11 +387,12 @@ def main() -> None:
         "disk_gb": {"type": "dict", "default": {}},
         "nofile": {"type": "int", "required": True},
         "ports": {"type": "list", "elements": "dict", "default": []},
+        "groups": {"type": "list", "elements": "str", "default": []},
         "docker": {"type": "bool", "default": False},
         "docker_runtime": {"type": "bool", "default": False},
         "gpus": {"type": "int", "default": 0},
         "pci_path": {"type": "path", "default": "/sys/bus/pci/devices"},
-        "packages": {"type": "dict", "default": {}},
+        "packages": {"type": "list", "elements": "dict", "default": []},
         "release": {"type": "str", "default": ""},
         "drain": {"type": "bool", "default": False},
         "only_gpu_work": {"type": "bool", "default": False},
@@ -400,7 +408,7 @@ def main() -> None:
         *packages_whole(),
         *disks(given["disk_gb"]),
         *nofile(given["nofile"]),
-        *ports(given["ports"]),
+        *ports([p for p in given["ports"] if set(p["groups"]) & set(given["groups"])]),
         *(docker_engine() if given["docker"] else ()),
         *daemon_json(given["docker_runtime"]),
         *gpus(given["gpus"], Path(given["pci_path"])),

@@ -21,7 +21,7 @@ from agl.ops.options import LineParser
 ROOT = Path(__file__).resolve().parents[4]
 FOLDER = ROOT / "ansible"
 PLAYBOOKS = {
-    "doctor": "preflight.yml",
+    "doctor": "doctor.yml",
     "apply": "site.yml",
     "verify": "verify.yml",
     "upgrade": "upgrade.yml",
