@@ -163,3 +163,21 @@ def test_the_release_is_the_same_for_the_same_tree(tmp_path: Path) -> None:
     assert modes == {".gitignore": 0o644, "compose/.env": 0o644, "up": 0o755}
     (root / "compose" / ".env").write_text("A=2\n")
     assert make_release(root, tmp_path / "two.tar").read_bytes() != one
+
+
+@pytest.mark.parametrize(("command", "code"), [("doctor", 1), ("apply", 1), ("backup", 0)])
+def test_a_host_that_nothing_was_heard_of(
+    command: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """A backup asks the control node alone; the other commands ask every host."""
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text("all: {}")
+    heard = {"hosts": {"c1": host()}, "changed": []}
+    monkeypatch.setattr(program, "read_inventory", lambda *_: parse(document(GOOD)))
+    monkeypatch.setattr(program, "_ansible", lambda *_, **__: (0, heard))
+    assert program.main([command, "-i", str(inventory)]) == code
+    assert ("not asked" in capsys.readouterr().out) == (code == 1)

@@ -29,6 +29,8 @@ PLAYBOOKS = {
     "backup": "backup.yml",
     "restore": "restore.yml",
 }
+# Commands that every host takes part in.
+EVERY_HOST = frozenset({"doctor", "apply", "verify", "upgrade"})
 
 
 def main(argv: list[str]) -> int:
@@ -79,7 +81,8 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
     code, document = _ansible(command, quiet=options.json or options.command == "doctor")
     connections = {host: inventory.connection(host) for host in inventory.hosts}
     hosts = read_report(document, connections)
-    hosts += _unheard(inventory, hosts, extra)
+    if options.command in EVERY_HOST:
+        hosts += _unheard(inventory, hosts, extra)
     status = _finish(options, controller, hosts, document)
     return status or (1 if code else 0)
 
