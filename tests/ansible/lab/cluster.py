@@ -1,0 +1,227 @@
+"""Hosts for the scenario: containers that run systemd, on a network of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+LAB = ROOT / "tests" / "ansible" / "lab"
+HOST_IMAGE, DCGM_IMAGE = "agl-cluster-host:lab", "agl-cluster-dcgm:lab"
+OLD, NEW = "580.95.05-1", "580.105.08-1"
+SYSTEMD = (
+    "/sbin/init",
+    "SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1",
+    "systemd.unified_cgroup_hierarchy=0",
+)
+CA = Path(os.environ.get("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt"))
+SSH_ARGUMENTS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
+GROUPS = {"control": ["control1"], "gpu_nodes": ["gpu1", "gpu2"], "cpu_nodes": ["cpu1"]}
+
+
+def docker(*arguments: str, stdin: str | None = None, seconds: float = 600) -> str:
+    done = subprocess.run(
+        ["docker", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.stderr}"
+    return done.stdout.strip()
+
+
+def wait_for(what: str, condition: Callable[[], bool], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.5)
+
+
+@dataclass
+class Run:
+    """What a run of scripts/cluster said and found."""
+
+    code: int
+    report: dict[str, Any]
+    said: str
+
+    def of(self, host: str, status: str = "fail") -> dict[str, str]:
+        """Name of each check of ``host`` with this status, and what was found."""
+        checks = self.report["hosts"].get(host, [])
+        return {check["name"]: check["found"] for check in checks if check["status"] == status}
+
+    @property
+    def changed(self) -> list[str]:
+        return self.report["changed"]
+
+
+@dataclass
+class Cluster:
+    """A control node, two nodes with two GPUs each, and one without."""
+
+    folder: Path
+    name: str
+    subnet: str
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def container(self, host: str) -> str:
+        return f"{self.name}-{host}"
+
+    def address(self, host: str) -> str:
+        hosts = [host for members in GROUPS.values() for host in members]
+        return f"{self.subnet}.{10 + hosts.index(host)}"
+
+    def on(self, host: str, script: str) -> str:
+        """What a shell script prints on ``host``, as root."""
+        return docker("exec", "-i", self.container(host), "sh", "-eu", stdin=script)
+
+    def start(self, host: str) -> None:
+        name = self.container(host)
+        options = ["--cap-add", "ALL", "--cap-drop", "SYS_RESOURCE", "--cgroupns", "host"]
+        options += [
+            "--security-opt",
+            "seccomp=unconfined",
+            "-v",
+            "/sys/fs/cgroup:/sys/fs/cgroup:rw",
+        ]
+        options += ["--tmpfs", "/run", "-e", "container=docker", "--restart", "always"]
+        options += ["-v", f"{name}:/var/lib/docker", "-v", f"{CA}:/usr/local/share/ca.pem:ro"]
+        options += ["--network", self.name, "--ip", self.address(host), "--hostname", host]
+        docker("run", "-d", "--name", name, *options, HOST_IMAGE, *SYSTEMD)
+        key = (self.folder / "key.pub").read_text()
+        keys = "/home/ops/.ssh/authorized_keys"
+        self.on(host, f"echo '{key.strip()}' >{keys}; chown ops:ops {keys}; chmod 600 {keys}")
+        if host in GROUPS["gpu_nodes"]:
+            docker("cp", "-q", str(self.folder / "apt"), f"{name}:/opt/lab-apt")
+            for slot in ("01", "02"):
+                self.plug(host, slot, "0x030200")
+
+    def plug(self, host: str, slot: str, kind: str) -> None:
+        """A device of NVIDIA's on the stand-in of the PCI bus."""
+        place = f"/opt/lab/pci/0000:{slot}"
+        self.on(host, f"mkdir -p {place}; echo 0x10de >{place}/vendor; echo {kind} >{place}/class")
+
+    def wait(self, host: str) -> None:
+        def answers() -> bool:
+            probe = ["docker", "exec", self.container(host), "systemctl", "is-active", "ssh"]
+            return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+        wait_for(f"{host} answers", answers)
+
+    def inventory(self, **changes: Any) -> Path:
+        """The inventory as a file; ``changes`` are variables of all hosts."""
+        shared = {
+            "ansible_user": "ops",
+            "ansible_become": True,
+            "ansible_ssh_private_key_file": str(self.folder / "key"),
+            "ansible_ssh_common_args": SSH_ARGUMENTS,
+            "agl_nofile": 20000,
+            "common_time_service": False,
+            "store_environment": {
+                "PIP_CERT": "/usr/local/share/ca.pem",
+                "SSL_CERT_FILE": "/usr/local/share/ca.pem",
+            },
+            "store_settings": {
+                "MONGO_IMAGE": "agl-stack/lab-mongod:lab",
+                "AGL_MONGO_OPLOG_MB": 128,
+            },
+            "preflight_pci_path": "/opt/lab/pci",
+            "nvidia_driver_repository": "file:/opt/lab-apt",
+            "nvidia_driver_trusted": True,
+            "nvidia_driver_version": OLD,
+            "nvidia_driver_headers": False,
+            "nvidia_driver_reboot_seconds": 60,
+            "nvidia_driver_loaded_file": "/run/nvidia-lab/loaded",
+            "nvidia_driver_installed_command": ["cat", "/usr/share/nvidia-lab/version"],
+            "nvidia_driver_boot_command": "systemctl show --property=UserspaceTimestampMonotonic",
+            "dcgm_exporter_image": DCGM_IMAGE,
+            "dcgm_exporter_archive": str(self.folder / "dcgm.tar"),
+            **self.settings,
+            **changes,
+        }
+        groups: dict[str, Any] = {
+            group: {"hosts": {host: {"ansible_host": self.address(host)} for host in members}}
+            for group, members in GROUPS.items()
+        }
+        groups["gpu_nodes"]["vars"] = {"agl_gpus": 2}
+        path = self.folder / "hosts.yml"
+        path.write_text(yaml.safe_dump({"all": {"vars": shared, "children": groups}}))
+        return path
+
+    def run(self, command: str, *arguments: str, inventory: Path | None = None) -> Run:
+        """scripts/cluster COMMAND, with its report."""
+        call = [str(ROOT / "scripts" / "cluster"), command, "--json"]
+        call += ["-i", str(inventory or self.folder / "hosts.yml")]
+        if command in {"apply", "upgrade"}:
+            call += ["--images", str(self.folder / "images.tar")]
+        done = subprocess.run(
+            [*call, *arguments], capture_output=True, text=True, check=False, timeout=1800
+        )
+        said = done.stdout + done.stderr
+        report = json.loads(done.stdout) if done.stdout.startswith("{") else {}
+        (self.folder / f"{command}.log").write_text(said)
+        return Run(done.returncode, report, said)
+
+    def state(self, host: str) -> str:
+        """What a dry run must not change: packages, units and files of ours."""
+        script = "dpkg -l | sha256sum; find /etc /opt -type f -newer /etc/hostname | sort; ls /opt"
+        return self.on(host, script)
+
+    def driver(self, host: str) -> str:
+        return self.on(host, "dpkg-query -W -f '${Version}' cuda-drivers-580 2>/dev/null || true")
+
+
+def prepare(folder: Path) -> None:
+    """Images, packages, key: everything that is not a host."""
+    docker("build", "-q", "-t", HOST_IMAGE, str(LAB))
+    docker("build", "-q", "-t", DCGM_IMAGE, str(LAB / "dcgm"))
+    docker("save", DCGM_IMAGE, "-o", str(folder / "dcgm.tar"))
+    subprocess.run([LAB / "packages.sh", folder / "apt", OLD, NEW], check=True)
+    keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "key"]
+    subprocess.run(keygen, check=True)
+    save = [ROOT / ".venv" / "bin" / "agl-stack", "stack", "images", "save"]
+    environment = {**os.environ, "MONGO_IMAGE": "agl-stack/lab-mongod:lab"}
+    command = [*save, folder / "images.tar", "--mode", "mongo"]
+    subprocess.run(command, check=True, env=environment, capture_output=True)
+
+
+def free_subnet() -> str:
+    """The first three numbers of a /24 that no network of Docker has."""
+    names = docker("network", "ls", "-q").split()
+    listed = docker("network", "inspect", *names, "-f", "{{json .IPAM.Config}}")
+    return next(f"172.31.{n}" for n in range(200, 250) if f'"172.31.{n}.0/' not in listed)
+
+
+@contextmanager
+def cluster(folder: Path, hosts: Sequence[str] | None = None) -> Iterator[Cluster]:
+    """Bare hosts, gone at the end."""
+    wanted = list(hosts or [host for members in GROUPS.values() for host in members])
+    prepare(folder)
+    made = Cluster(folder, f"agl-cluster-{os.getpid()}", free_subnet())
+    docker("network", "create", "--subnet", f"{made.subnet}.0/24", made.name)
+    try:
+        for host in wanted:
+            made.start(host)
+        for host in wanted:
+            made.wait(host)
+        made.inventory()
+        yield made
+    finally:
+        for host in wanted:
+            clean = ["docker", "rm", "--force", "--volumes", made.container(host)]
+            subprocess.run(clean, capture_output=True, check=False)
+            volume = ["docker", "volume", "rm", "--force", made.container(host)]
+            subprocess.run(volume, capture_output=True, check=False)
+        network = ["docker", "network", "rm", made.name]
+        subprocess.run(network, capture_output=True, check=False)

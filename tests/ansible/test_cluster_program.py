@@ -1,0 +1,183 @@
+"""What scripts/cluster does around Ansible."""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agl.errors import UsageError
+from agl.ops.cluster import __main__ as program
+from agl.ops.cluster.inventory import judge, parse, read_inventory
+from agl.ops.cluster.release import make_release
+from agl.ops.cluster.report import FAIL, OK, WARN, Check, read_report, render, verdict
+
+
+def document(
+    groups: dict[str, list[str]], variables: dict[str, dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    hosts = {host for members in groups.values() for host in members}
+    known = {host: {"ansible_host": f"{host}.example", "agl_gpus": 8} for host in hosts}
+    for host, more in (variables or {}).items():
+        known[host] = {**known[host], **more}
+    return {
+        "_meta": {"hostvars": known},
+        "all": {"children": ["ungrouped", *groups]},
+        **{name: {"hosts": members} for name, members in groups.items()},
+    }
+
+
+GOOD = {"control": ["c1"], "gpu_nodes": ["g1", "g2"], "cpu_nodes": ["w1"]}
+
+
+def found(
+    groups: dict[str, list[str]], variables: dict[str, dict[str, Any]] | None = None
+) -> list[Check]:
+    return [c for c in judge(parse(document(groups, variables))) if c.status != OK]
+
+
+def test_a_good_inventory() -> None:
+    assert found(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("groups", "variables", "status", "words", "fix"),
+    [
+        ({**GOOD, "gpu_node": ["g3"]}, {}, FAIL, "'gpu_node' is not known", "gpu_nodes?"),
+        ({**GOOD, "storage": ["s1"]}, {}, WARN, "'storage' gets no role", "known: control"),
+        ({**GOOD, "ungrouped": ["x1"]}, {}, FAIL, "hosts in no group: x1", "control, gpu_nodes"),
+        ({"gpu_nodes": ["g1"]}, {}, FAIL, "no control node", "group control"),
+        ({**GOOD, "control": ["c1", "c2"]}, {}, FAIL, "odd number of voters", "external"),
+        ({**GOOD, "cpu_nodes": ["g1"]}, {}, FAIL, "gpu_nodes and in cpu_nodes: g1", "one of them"),
+        (GOOD, {"g1": {"ansible_host": "g2.example"}}, FAIL, "g1 and g2 are the same", "its own"),
+        (GOOD, {"g1": {"agl_gpus": 0}}, FAIL, "g1: agl_gpus is 0", "cpu_nodes"),
+        (GOOD, {"g1": {"agl_gpus": "8"}}, FAIL, "g1: agl_gpus is '8'", "number"),
+    ],
+)
+def test_bad_inventories(
+    groups: dict[str, list[str]],
+    variables: dict[str, dict[str, Any]],
+    status: str,
+    words: str,
+    fix: str,
+) -> None:
+    checks = found(groups, variables)
+    assert [(c.status, words in c.found, fix in c.fix) for c in checks] == [(status, True, True)]
+
+
+def test_groups_of_ones_own_that_only_sort_are_welcome() -> None:
+    assert found({**GOOD, "rack7": ["g1", "w1"]}) == []
+
+
+def test_the_same_address_on_two_ports_is_two_machines() -> None:
+    same = {"ansible_host": "g.example"}
+    ports = {"g1": {**same, "ansible_port": 2201}, "g2": {**same, "ansible_port": 2202}}
+    assert found(GOOD, ports) == []
+
+
+def test_external_mongodb_takes_any_number_of_control_nodes() -> None:
+    external = {host: {"mongodb_mode": "external"} for host in ("c1", "c2")}
+    assert found({**GOOD, "control": ["c1", "c2"]}, external) == []
+
+
+def test_no_inventory_says_how_to_begin(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cp -r ansible/inventory/example"):
+        read_inventory(tmp_path / "ansible-inventory", tmp_path / "none", [], tmp_path)
+
+
+def test_a_wrong_call_is_one_line_and_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["aply"]) == 2
+    assert "aply" in capsys.readouterr().err
+
+
+CHECKS = [
+    {"name": "disk", "status": "fail", "found": "1 GB free", "fix": "make room on HOST"},
+    {"name": "root", "status": "ok", "found": "yes", "fix": ""},
+]
+
+
+def host(**parts: Any) -> dict[str, Any]:
+    return {"checks": [], "failures": [], "unreachable": "", **parts}
+
+
+def test_the_failure_that_sums_up_checks_is_no_check_of_its_own() -> None:
+    left_out = [{"task": "Leave out", "message": "left out: disk"}]
+    (report,) = read_report({"hosts": {"g1": host(checks=CHECKS, failures=left_out)}}, {})
+    assert [(c.name, c.fix) for c in report.wrong] == [("disk", "make room on g1")]
+
+
+def test_a_failed_task_is_a_check() -> None:
+    failures = [{"task": "docker : Docker", "message": "no such package"}]
+    (report,) = read_report({"hosts": {"g1": host(failures=failures)}}, {})
+    assert [(c.name, c.found) for c in report.wrong] == [("docker : Docker", "no such package")]
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "fix"),
+    [
+        (host(unreachable="Connection timed out"), "reachable", "ssh ops@g1 true"),
+        (host(unreachable="Incorrect sudo password"), "root", "--ask-become-pass"),
+        (
+            host(failures=[{"task": "x", "message": "sudo: a password is required"}]),
+            "root",
+            "--ask-become-pass",
+        ),
+    ],
+)
+def test_a_host_that_cannot_be_had(body: dict[str, Any], name: str, fix: str) -> None:
+    (report,) = read_report({"hosts": {"g1": body}}, {"g1": "ssh ops@g1"})
+    assert [(c.name, fix in c.fix) for c in report.wrong] == [(name, True)]
+
+
+def test_the_table_and_the_verdict() -> None:
+    hosts = read_report({"hosts": {"g1": host(checks=CHECKS), "g2": host()}}, {})
+    inventory = [Check("control", OK, "c1")]
+    lines = render(inventory, hosts).splitlines()
+    assert lines[0].split() == ["ok", "inventory", "control", "c1"]
+    assert lines[2].strip() == "fix: make room on g1"
+    assert verdict(inventory, hosts) == (False, "not well: g1")
+    assert verdict(inventory, hosts[1:])[0]
+    assert not verdict([Check("control", FAIL, "none", "add one")], [])[0]
+
+
+def test_the_release_is_the_same_for_the_same_tree(tmp_path: Path) -> None:
+    root = tmp_path / "clone"
+    (root / "compose").mkdir(parents=True)
+    (root / "tests").mkdir()
+    (root / "tests" / "test_x.py").write_text("")
+    (root / "compose" / ".env").write_text("A=1\n")
+    (root / "compose" / "site.env").write_text("PASSWORD=1\n")
+    (root / ".gitignore").write_text("compose/site.env\n")
+    (root / "up").write_text("#!/bin/sh\n")
+    (root / "up").chmod(0o700)
+    subprocess.run(["git", "init", "-q", root], check=True)
+    one = make_release(root, tmp_path / "one.tar").read_bytes()
+    (root / "compose" / ".env").touch()
+    two = make_release(root, tmp_path / "two.tar").read_bytes()
+    assert one == two
+    with tarfile.open(tmp_path / "one.tar") as tar:
+        modes = {entry.name: entry.mode for entry in tar}
+    assert modes == {".gitignore": 0o644, "compose/.env": 0o644, "up": 0o755}
+    (root / "compose" / ".env").write_text("A=2\n")
+    assert make_release(root, tmp_path / "two.tar").read_bytes() != one
+
+
+@pytest.mark.parametrize(("command", "code"), [("doctor", 1), ("apply", 1), ("backup", 0)])
+def test_a_host_that_nothing_was_heard_of(
+    command: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """A backup asks the control node alone; the other commands ask every host."""
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text("all: {}")
+    heard = {"hosts": {"c1": host()}, "changed": []}
+    monkeypatch.setattr(program, "read_inventory", lambda *_: parse(document(GOOD)))
+    monkeypatch.setattr(program, "_ansible", lambda *_, **__: (0, heard))
+    assert program.main([command, "-i", str(inventory)]) == code
+    assert ("not asked" in capsys.readouterr().out) == (code == 1)
