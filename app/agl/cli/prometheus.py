@@ -212,7 +212,8 @@ def create_prometheus_app(
             return Response("the metrics folder could not be read\n", 500)
         return Response(answer.body, headers=answer.headers)
 
-    app.add_api_route(HEALTH_PATH, health, methods=["GET", "HEAD"])
+    app.add_api_route(HEALTH_PATH, health, methods=["GET"])
+    app.add_api_route(HEALTH_PATH, health, methods=["HEAD"], include_in_schema=False)
     for route in (path, f"{path}/"):
         app.router.routes.append(Route(route, metrics))
     return app

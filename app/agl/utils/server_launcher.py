@@ -353,7 +353,7 @@ class PythonServerLauncher:
                 logger.debug("The server failed to start: %s", event.traceback)
                 raise RuntimeError(event.message or "The server failed to start.")
         except BaseException:
-            await handle.stop()
+            await _give_up(handle)
             raise
         return handle
 
@@ -411,6 +411,14 @@ class PythonServerLauncher:
             "keyfile": self.args.ssl_keyfile,
         }
         return GunicornApp(self.app, options)
+
+
+async def _give_up(handle: _Handle) -> None:
+    """Stop a server that did not get ready; what kept it from that is told, not how it ends."""
+    try:
+        await handle.stop()
+    except RuntimeError as error:
+        logger.error("%s", error)
 
 
 def _default_host() -> str:
