@@ -86,7 +86,7 @@ def _moving() -> StatPanel:
     running, queued = state("running_attempts"), state("queue_depth")
     expr = (
         f"({_answers()} == 0) * 0 + 4"
-        f" or ({finished} > 0 and sum({selected('agl_rollouts_total')})) * 0 + 3"
+        f" or ({finished} > 0 and count({selected('agl_rollouts_total')})) * 0 + 3"
         f" or ({running} > 0) * 0 + 2"
         f" or ({queued} > 0) * 0 + 1 or {running} * 0 or vector(-1)"
     )
