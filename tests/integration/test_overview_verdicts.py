@@ -21,6 +21,7 @@ WELL = {
     "agl_state_queue_depth": "0x130",
     'agl_state_workers{status="idle"}': "0x130",
     'agl_rollouts_total{status="succeeded"}': "0+8x130",
+    "agl_rollouts_claims_total": "0+8x130",
 }
 UNTIL_8_MINUTES = "96 stale"
 """Samples before the target is lost; Prometheus marks its series as stale then."""
@@ -80,6 +81,23 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
         },
         "Stuck",
         "Queue waits",
+    ),
+    "workers are gone, with what they had": (
+        {
+            "agl_state_queue_depth": "12x130",
+            'agl_rollouts_total{status="succeeded"}': "880x130",
+            "agl_rollouts_claims_total": "880x130",
+        },
+        "Stuck",
+        "Queue waits",
+    ),
+    "long attempts": (
+        {
+            'agl_rollouts_total{status="succeeded"}': "880x130",
+            "agl_rollouts_claims_total": "880x130",
+        },
+        "Busy",
+        "Nobody",
     ),
     "no work": (
         {

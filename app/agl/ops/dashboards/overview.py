@@ -84,17 +84,21 @@ def _answers() -> str:
 def _moving() -> StatPanel:
     finished = f"sum(increase({selected('agl_rollouts_total')}[{VERDICT_WINDOW}]))"
     running, queued = state("running_attempts"), state("queue_depth")
+    waited = highest(once(f"min_over_time({selected('agl_state_queue_depth')}[{VERDICT_WINDOW}])"))
+    claims = f"sum(increase({selected('agl_rollouts_claims_total')}[{VERDICT_WINDOW}]))"
     expr = (
         f"({_answers()} == 0) * 0 + 4"
         f" or ({finished} > 0 and count({selected('agl_rollouts_total')})) * 0 + 3"
+        f" or ({waited} > 0 and {claims} == 0) * 0 + 1"
         f" or ({running} > 0) * 0 + 2"
         f" or ({queued} > 0) * 0 + 1 or {running} * 0 or vector(-1)"
     )
     return StatPanel(
         "Is It Moving?",
         "Moving: rollouts have finished within 5 minutes. Busy: attempts run, but nothing has "
-        "finished. Stuck: rollouts wait and none runs. Idle: nothing to do. No answer: the store "
-        "is down, or stands still. Not seen: nobody can tell, as the exporter is not scraped.",
+        "finished. Stuck: rollouts wait and none runs, or none was taken for 5 minutes. Idle: "
+        "nothing to do. No answer: the store is down, or stands still. Not seen: nobody can tell, "
+        "as the exporter is not scraped.",
         NO_UNIT,
         4,
         (Query(expr, "verdict"),),
