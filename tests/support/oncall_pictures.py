@@ -13,7 +13,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from bundle import ROOT, VARIABLES, Stack, docker
@@ -36,6 +36,10 @@ PATIENCE = (2.0,) * 60
 WORKERS = 4
 ATTEMPT_SECONDS = 2.0
 WAITING = 12
+FREEZES = (
+    ("app", "StoreDown", "oncall-store-down"),
+    ("app-exporter", "ExporterDown", "oncall-exporter-down"),
+)
 SETTLED = (
     "document.querySelector('.panel, .text') && !document.querySelector('.spinner:not([hidden])')"
 )
@@ -113,25 +117,32 @@ async def take(page: Page, url: str, name: str, size: tuple[int, int]) -> None:
         raise ValueError(f"{path} has {length} bytes; {LARGEST_BYTES} at most")
 
 
+@contextlib.contextmanager
+def frozen(stack: Stack, service: str) -> Iterator[None]:
+    """A service that stands still until the block ends."""
+    docker("pause", f"{stack.project}-{service}-1")
+    try:
+        yield
+    finally:
+        docker("unpause", f"{stack.project}-{service}-1")
+
+
 async def pictures(stack: Stack) -> None:
     """Bring about each trouble, and look at it."""
     port = stack.environ["AGL_GRAFANA_PORT"]
     boards = f"http://127.0.0.1:{port}"
     overview = f"{boards}/d/agl-overview?from=now-15m&to=now&theme=light"
     store = LightningStoreClient(stack.store_url, health_retry_delays=PATIENCE)
-    frozen = f"{stack.project}-app-1"
     async with browser() as page:
         async with training(store):
             note("workers play")
             await asyncio.sleep(WARM_UP_SECONDS)
             await take(page, overview, "oncall-well", OVERVIEW)
-            docker("pause", frozen)
-            try:
-                await firing(stack, "StoreDown")
-                await take(page, overview, "oncall-store-down", OVERVIEW)
-            finally:
-                docker("unpause", frozen)
-            await asyncio.sleep(60)
+            for service, alert, name in FREEZES:
+                with frozen(stack, service):
+                    await firing(stack, alert)
+                    await take(page, overview, name, OVERVIEW)
+                await asyncio.sleep(60)
         await enqueue(store, WAITING)
         note("the workers are gone, and rollouts wait")
         await firing(stack, "QueueStuck")
