@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from bundle import ROOT, VARIABLES, Stack, docker
+from bundle import ROOT, VARIABLES, Stack, docker, leftovers
 from chromium import Page, browser
 from mongo_support import make_span
 
@@ -155,11 +155,17 @@ async def pictures(stack: Stack) -> None:
 
 def main() -> int:
     stack = Stack(ROOT, {"AGL_HOST_LABEL": "train-1", **VARIABLES, **os.environ})
+    keep = "--keep" in sys.argv
+    if not keep and any(leftovers(stack.project).values()):
+        print(
+            f"there is a bundle {stack.project} already - remove it, or use --keep", file=sys.stderr
+        )
+        return 1
     try:
         stack.script("up", "--yes")
         asyncio.run(pictures(stack))
     finally:
-        if "--keep" not in sys.argv:
+        if not keep:
             stack.script("down", "--volumes")
     return 0
 
