@@ -82,3 +82,16 @@ async def test_every_board_is_drawn(page: Page, url: str, uid: str, width: str, 
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert await page.run(overflow) <= 0
     assert errors(page) == []
+
+
+async def test_titles_of_the_overview_are_whole_on_a_laptop(page: Page, url: str) -> None:
+    await page.size(1280, 860)
+    await shown(page, f"{url}/d/agl-overview?from={(END - 3600) * 1000}&to={END * 1000}")
+    small = "[...document.querySelectorAll('.panel.small h3')]"
+    assert await page.run(f"{small}.length") >= 20
+    cut = f"{small}.filter((title) => title.scrollWidth > title.clientWidth)"
+    assert await page.run(f"{cut}.map((title) => title.textContent)") == []
+    icon = "document.querySelector('.panel.small .icon')"
+    assert await page.run(f"{icon}.offsetWidth") == 0
+    await page.run(f"{icon}.focus()")
+    assert await page.run(f"{icon}.offsetWidth") >= 24

@@ -42,6 +42,8 @@ FRAME = Frame(
 )
 VERDICT_WINDOW = "5m"
 """Of the verdicts in words: a window as long as the range's step would make them flicker."""
+ANSWER = "20s"
+"""As in the alert StoreDown: a single call that failed is no news."""
 MOMENT = "1m"
 """For as long as both must wait to count: between two questions for work a worker is idle."""
 
@@ -74,22 +76,34 @@ PARTIES = (
 )
 
 
+def _answers() -> str:
+    """1 when a store answered within ANSWER, 0 when none did, nothing when nobody can tell."""
+    return highest(once(f"max_over_time({selected('agl_state_up')}[{ANSWER}])"))
+
+
 def _moving() -> StatPanel:
     finished = f"sum(increase({selected('agl_rollouts_total')}[{VERDICT_WINDOW}]))"
     running, queued = state("running_attempts"), state("queue_depth")
+    waited = highest(once(f"min_over_time({selected('agl_state_queue_depth')}[{VERDICT_WINDOW}])"))
+    claims = f"sum(increase({selected('agl_rollouts_claims_total')}[{VERDICT_WINDOW}]))"
     expr = (
-        f"({finished} > 0) * 0 + 3 or ({running} > 0) * 0 + 2"
+        f"({_answers()} == 0) * 0 + 4"
+        f" or ({finished} > 0 and count({selected('agl_rollouts_total')})) * 0 + 3"
+        f" or ({waited} > 0 and {claims} == 0) * 0 + 1"
+        f" or ({running} > 0) * 0 + 2"
         f" or ({queued} > 0) * 0 + 1 or {running} * 0 or vector(-1)"
     )
     return StatPanel(
         "Is It Moving?",
         "Moving: rollouts have finished within 5 minutes. Busy: attempts run, but nothing has "
-        "finished. Stuck: rollouts wait and none runs. Idle: nothing to do. Not seen: the store "
-        "tells nothing.",
+        "finished. Stuck: rollouts wait and none runs, or none was taken for 5 minutes. Idle: "
+        "nothing to do. No answer: the store is down, or stands still. Not seen: nobody can tell, "
+        "as the exporter is not scraped.",
         NO_UNIT,
         4,
         (Query(expr, "verdict"),),
         states=(
+            State(4, "No answer", "red"),
             State(3, "Moving", "green"),
             State(2, "Busy", "orange"),
             State(1, "Stuck", "red"),
@@ -104,7 +118,8 @@ def _who_waits() -> StatPanel:
     idle_workers = selected("agl_state_workers", 'status="idle"')
     queue = highest(once(f"min_over_time({selected('agl_state_queue_depth')}[{MOMENT}])"))
     idle = highest(once(f"min_over_time({idle_workers}[{MOMENT}])"))
-    expr = f"({queue} > bool 0) * 2 + ({idle} > bool 0) or vector(-1)"
+    verdict = f"({queue} > bool 0) * 2 + ({idle} > bool 0)"
+    expr = f"{verdict} unless {_answers()} == 0 or vector(-1)"
     return StatPanel(
         "Who Waits?",
         "What has lasted a minute. Workers wait: some are idle and the queue is empty, so the "

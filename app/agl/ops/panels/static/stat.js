@@ -65,17 +65,17 @@ function sparkline(field, color) {
   const low = field.config.min ?? Math.min(...known);
   const high = Math.max(...known);
   const y = (value) => 28 - ((value - Math.min(low, high)) / (high - low || 1)) * 24;
-  let line = "";
-  let pen = "M";
+  const pieces = [];
   values.forEach((value, i) => {
-    if (value === null) {
-      pen = "M";
-      return;
-    }
-    line += `${pen}${((i / (values.length - 1)) * 100).toFixed(2)},${y(value).toFixed(2)}`;
-    pen = "L";
+    if (value === null) return;
+    const point = `${((i / (values.length - 1)) * 100).toFixed(2)},${y(value).toFixed(2)}`;
+    if (i === 0 || values[i - 1] === null) pieces.push([]);
+    pieces.at(-1).push(point);
   });
-  return svg("svg", { class: "spark", viewBox: "0 0 100 30", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("path", { d: `${line}L100,30L0,30Z`, fill: faded(color, 0.18) }), svg("path", { d: line, fill: "none", stroke: color, "stroke-width": "1.5", "vector-effect": "non-scaling-stroke" }));
+  const foot = (point) => `${point.split(",")[0]},30`;
+  const line = pieces.map((points) => `M${points.join("L")}`).join("");
+  const area = pieces.map((points) => `M${foot(points[0])}L${points.join("L")}L${foot(points.at(-1))}Z`).join("");
+  return svg("svg", { class: "spark", viewBox: "0 0 100 30", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("path", { d: area, fill: faded(color, 0.18) }), svg("path", { d: line, fill: "none", stroke: color, "stroke-width": "1.5", "vector-effect": "non-scaling-stroke" }));
 }
 
 /** A dial from min to max, with the thresholds around it. */
