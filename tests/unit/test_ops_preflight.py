@@ -158,6 +158,18 @@ class TestAddresses:
         assert check.status == status
         assert says in check.found
 
+    @pytest.mark.parametrize("name", ["GRAFANA", "RUNBOOKS"])
+    def test_half_of_the_links_is_missing(self, layout: Layout, name: str) -> None:
+        here = {f"AGL_{name}_EXTERNAL_URL": "http://train-1:9091"}
+        (check,) = preflight.check_links(situation(layout, **here))
+        assert check.status == WARN
+        assert ("RUNBOOKS" if name == "GRAFANA" else "GRAFANA") in check.fix
+
+    def test_all_or_none_of_the_links_are_set(self, layout: Layout) -> None:
+        urls = dict.fromkeys(("AGL_GRAFANA_EXTERNAL_URL", "AGL_RUNBOOKS_EXTERNAL_URL"), "http://a")
+        assert list(preflight.check_links(situation(layout))) == []
+        assert list(preflight.check_links(situation(layout, **urls))) == []
+
     def test_subnet_over_a_route_of_this_machine(self, layout: Layout) -> None:
         routes = [item for item in machine.routes() if not item[0].startswith(("docker", "br-"))]
         if not routes:

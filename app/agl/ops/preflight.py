@@ -96,6 +96,7 @@ def run_checks(layout: Layout, mode: str = DEFAULT_MODE, *, lab: bool = False) -
         check_compose,
         check_buildx,
         check_binds,
+        check_links,
         check_ports,
         check_node_exporter_port,
         check_subnet,
@@ -199,6 +200,15 @@ def _check_bind(name: str, value: str, local: bool) -> Check:
         return Check(label, OK, f"{value} (this machine only)")
     note = "the store asks for its token" if name == "AGL_BIND" else "Grafana asks for its password"
     return Check(label, OK, f"{value} (open to the network; {note})")
+
+
+def check_links(situation: Situation) -> Iterable[Check]:
+    """Alerts link to the boards and to the runbooks: whoever is paged elsewhere needs both."""
+    names = ("AGL_GRAFANA_EXTERNAL_URL", "AGL_RUNBOOKS_EXTERNAL_URL")
+    missing = [name for name in names if not situation.get(name, "")]
+    if len(missing) == 1:
+        found = f"{missing[0]} is not set: that half of the links in alerts leads to localhost"
+        yield Check("links", WARN, found, f"export {missing[0]}=http://THIS-HOST:PORT")
 
 
 def check_ports(situation: Situation) -> Iterable[Check]:
