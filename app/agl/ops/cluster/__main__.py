@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from agl.config import process_environment
 from agl.errors import AglError, EnvironmentFault, UsageError
 from agl.ops.cluster.inventory import Inventory, judge, read_inventory
 from agl.ops.cluster.release import make_release
@@ -53,7 +53,7 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
         "-i",
         "--inventory",
         type=Path,
-        default=Path(os.environ.get("AGL_INVENTORY", FOLDER / "inventory" / "site")),
+        default=Path(process_environment().get("AGL_INVENTORY", FOLDER / "inventory" / "site")),
         metavar="PATH",
         help="folder or file (default: ansible/inventory/site)",
     )
@@ -114,7 +114,7 @@ def _ansible(command: list[str], *, quiet: bool) -> tuple[int, dict[str, Any]]:
     """Exit status and report of a run. Its own output is shown when it ends without a report."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        environment = {**os.environ, "AGL_CLUSTER_REPORT": str(report)}
+        environment = {**process_environment(), "AGL_CLUSTER_REPORT": str(report)}
         environment["ANSIBLE_CONFIG"] = str(FOLDER / "ansible.cfg")
         said = subprocess.PIPE if quiet else None
         done = subprocess.run(
