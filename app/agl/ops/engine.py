@@ -206,10 +206,21 @@ class Engine:
                 self._api.stop(container_id)
                 self._api.remove_container(container_id, force=True, v=True)
 
-    def signal(self, container_id: str, name: str) -> None:
-        """Send a signal such as ``SIGHUP`` to a container's process."""
+    def hang_up(self, container_id: str) -> None:
+        """Have a container's process read its files anew: SIGHUP, from inside.
+
+        Docker takes every signal of its own API for a stop by hand, and no longer starts a
+        container anew that dies afterwards.
+        """
         with _gone_is_fine(), _translated():
-            self._api.kill(container_id, name)
+            told = self._api.exec_create(container_id, ["/bin/sh", "-c", "kill -HUP 1"])
+            said: bytes = self._api.exec_start(told["Id"])
+            if self._api.exec_inspect(told["Id"])["ExitCode"]:
+                raise EnvironmentFault(
+                    f"container {container_id[:12]} was not told to read its files anew: "
+                    f"{said.decode(errors='replace').strip()}",
+                    remedy=f"type: docker restart {container_id[:12]}",
+                )
 
     def pause(self, container_id: str) -> None:
         """Freeze a container's processes: they keep their memory and connections."""

@@ -295,7 +295,7 @@ def take_on(engine: Engine, before: list[Container], view: View) -> None:
     ran = {(item.id, item.started_at) for item in before if item.running}
     for item in view.containers:
         if item.service in READ_ON_HUP and (item.id, item.started_at) in ran:
-            engine.signal(item.id, "SIGHUP")
+            engine.hang_up(item.id)
 
 
 def _bad_rules(lines: list[str]) -> EnvironmentFault:

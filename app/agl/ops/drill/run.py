@@ -250,7 +250,7 @@ class Rig:
     def _tell_alertmanager(self, *drill: str) -> None:
         """Have Alertmanager's file written, and read."""
         self._init("alertmanager-init", *drill)
-        self.site.engine.signal(self.site.container("alertmanager").id, "SIGHUP")
+        self.site.engine.hang_up(self.site.container("alertmanager").id)
 
     def _init(self, service: str, *arguments: str) -> None:
         self.compose.run("run", "--rm", "--no-deps", "-T", service, *arguments)
