@@ -23,7 +23,10 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 PROMISED_SECONDS = 60
 """From a fault to its page, for a critical alert with windows as they are."""
 # MongoDB is not part of this bundle.
-HERE = [name for name in DRILLS if not name.startswith("MongoDB")]
+IN_EARNEST = "GpuXidCritical"
+"""Drilled by itself: an alert that fires still, or again, is not drilled."""
+
+HERE = [name for name in DRILLS if not name.startswith("MongoDB") and name != IN_EARNEST]
 
 
 def drill(stack: Stack, *arguments: str) -> list[dict[str, Any]]:
@@ -116,6 +119,7 @@ def test_a_restart_of_a_container_is_counted(stack: Stack) -> None:
     while stack.value(starts) != before + 1:
         assert time.monotonic() < deadline
         time.sleep(1)
+    stack.wait_for_restart("app-exporter", -1)
 
 
 class Hook:
@@ -213,7 +217,7 @@ def test_every_drill_ends_with_its_page_and_leaves_nothing(stack: Stack) -> None
 
 
 def test_a_critical_alert_pages_in_earnest(stack: Stack) -> None:
-    (outcome,) = drill(stack, "GpuXidCritical", "--speed=1")
+    (outcome,) = drill(stack, IN_EARNEST, "--speed=1")
     assert outcome["speed"] == 1
     assert outcome["seconds"] <= PROMISED_SECONDS
 

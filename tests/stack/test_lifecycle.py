@@ -300,7 +300,7 @@ class TestOpenStore:
             name = f"{SECOND['COMPOSE_PROJECT_NAME']}-app-1"
             code = "import os; s = os.statvfs('/run/agl/multiproc'); print(s.f_blocks * s.f_frsize)"
             sizes.append(int(docker("exec", name, "/opt/agl/bin/python", "-c", code)))
-            assert "3 volumes with data kept" in second.run("down").out
+            assert "5 volumes with data kept" in second.run("down").out
         assert sizes == [64 << 20, 32 << 20]
 
     def test_down_of_nothing_is_fine(self, second: Second) -> None:
@@ -478,6 +478,7 @@ class TestPulling:
         names = {
             "PROMETHEUS_IMAGE": f"{dead}/prometheus:1",
             "NODE_EXPORTER_IMAGE": f"{dead}/node-exporter:1",
+            "ALERTMANAGER_IMAGE": f"{dead}/alertmanager:1",
             "GRAFANA_IMAGE": f"{dead}/grafana:1",
         }
         answer = copy.run("images", **names)
