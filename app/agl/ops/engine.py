@@ -212,13 +212,12 @@ class Engine:
         Docker takes every signal of its own API for a stop by hand, and no longer starts a
         container anew that dies afterwards.
         """
-        with _gone_is_fine(), _translated():
-            told = self._api.exec_create(container_id, ["/bin/sh", "-c", "kill -HUP 1"])
-            said: bytes = self._api.exec_start(told["Id"])
-            if self._api.exec_inspect(told["Id"])["ExitCode"]:
+        with _gone_is_fine():
+            code, said = self.execute(container_id, ["/bin/sh", "-c", "kill -HUP 1"])
+            if code:
                 raise EnvironmentFault(
                     f"container {container_id[:12]} was not told to read its files anew: "
-                    f"{said.decode(errors='replace').strip()}",
+                    f"{said.strip()}",
                     remedy=f"type: docker restart {container_id[:12]}",
                 )
 
