@@ -298,7 +298,7 @@ async def test_latest_resources_are_known_everywhere_at_once(opened: Opened) -> 
 
 
 async def test_heartbeats_in_quick_succession_are_written_together(opened: Opened) -> None:
-    store, other = await opened(heartbeat_seconds=60), await opened()
+    store, other = await opened(heartbeat_seconds=8), await opened()
     rollout = await store.start_rollout(1)
     for number in range(1, 10):
         await store.add_span(make_span(rollout, number))
@@ -315,7 +315,7 @@ async def test_heartbeats_in_quick_succession_are_written_together(opened: Opene
 
 async def test_a_heartbeat_that_waited_revives_its_attempt(opened: Opened) -> None:
     """The attempt is given up between a span and the heartbeat that was to be written later."""
-    store, other = await opened(heartbeat_seconds=60), await opened()
+    store, other = await opened(heartbeat_seconds=8), await opened()
     rollout = await store.start_rollout(1)
     await store.add_span(make_span(rollout, 1))
     await store.add_span(make_span(rollout, 2))

@@ -8,14 +8,25 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from bundle import ROOT, VARIABLES, Stack, clone_to, leftovers
+from bundle import ROOT, VARIABLES, Stack, clone_to, leftovers, lend_environment
+
+GROUPS = {"test_drills": "drills", "test_lifecycle": "lifecycle", "test_tls": "lifecycle"}
+"""Modules that may run beside the others, which share one bundle (``pytest --dist loadgroup``)."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.xdist_group(GROUPS.get(item.path.stem, "bundle")))
 
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     root = clone_to(tmp_path_factory.mktemp("stack") / "a clone with spaces")
+    lend_environment(root)
     images = ROOT / "compose" / ".env.images"
     if images.is_file():  # made by scripts/images, which scripts/test has run
         shutil.copyfile(images, root / "compose" / ".env.images")

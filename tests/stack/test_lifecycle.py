@@ -33,12 +33,12 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
 SECOND = {
     "COMPOSE_PROJECT_NAME": "agl-lifecycle-test",
-    "AGL_PORT": "34747",
-    "AGL_GRAFANA_PORT": "39091",
-    "AGL_PROMETHEUS_PORT": "39090",
-    "AGL_ALERTMANAGER_PORT": "39093",
-    "AGL_RUNBOOKS_PORT": "39096",
-    "AGL_NODE_EXPORTER_PORT": "39100",
+    "AGL_PORT": "24747",
+    "AGL_GRAFANA_PORT": "29091",
+    "AGL_PROMETHEUS_PORT": "29090",
+    "AGL_ALERTMANAGER_PORT": "29093",
+    "AGL_RUNBOOKS_PORT": "29096",
+    "AGL_NODE_EXPORTER_PORT": "29100",
     "AGL_SUBNET": "172.31.249.0/24",
     "AGL_GATEWAY": "172.31.249.1",
 }
@@ -264,10 +264,10 @@ class TestOpenStore:
     def test_open_port_needs_the_token_that_the_client_url_carries(self, second: Second) -> None:
         up = second.run("up", "store", AGL_BIND="0.0.0.0")
         assert up.code == 0, up.err
-        url = re.search(r"http://agl:(\S+)@(\S+):34747", up.out)
+        url = re.search(r"http://agl:(\S+)@(\S+):24747", up.out)
         assert url, up.out
         assert url[1] == second.run("secrets", "show", "api-token").out.strip()
-        statistics = "http://127.0.0.1:34747/v1/agl/statistics"
+        statistics = "http://127.0.0.1:24747/v1/agl/statistics"
         assert httpx.get(statistics).status_code == 401
         assert httpx.get(statistics, auth=("agl", url[1])).status_code == 200
 

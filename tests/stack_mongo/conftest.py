@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from bundle import ROOT, Stack, clone_to, leftovers
+from bundle import ROOT, Stack, clone_to, leftovers, lend_environment
 
 VARIABLES = {
     "COMPOSE_PROJECT_NAME": "agl-mongo-test",
@@ -23,9 +24,16 @@ VARIABLES = {
 UP = ("up", "mongo", "--lab", "--yes")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.xdist_group("mongo"))
+
+
 @pytest.fixture(scope="session")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, str]]:
     root = clone_to(tmp_path_factory.mktemp("stack") / "a clone with spaces")
+    lend_environment(root)
     shutil.copyfile(ROOT / "compose" / ".env.images", root / "compose" / ".env.images")
     running = Stack(root, {**os.environ, **VARIABLES})
     try:

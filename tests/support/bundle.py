@@ -1,5 +1,5 @@
 """A bundle for tests: a clone of this tree under its own project name, ports and subnet, so that
-it can stand beside a bundle in use.
+it can stand beside a bundle in use, and beside that of another worker of pytest-xdist.
 """
 
 from __future__ import annotations
@@ -8,7 +8,10 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+import sysconfig
 import time
+import venv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,16 +20,17 @@ import httpx
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE_FILE = "compose.prometheus-memory-store.yml"
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 VARIABLES = {
-    "COMPOSE_PROJECT_NAME": "agl-stack-test",
-    "AGL_PORT": "14747",
-    "AGL_GRAFANA_PORT": "19091",
-    "AGL_PROMETHEUS_PORT": "19090",
-    "AGL_ALERTMANAGER_PORT": "19093",
-    "AGL_RUNBOOKS_PORT": "19096",
-    "AGL_NODE_EXPORTER_PORT": "19100",
-    "AGL_SUBNET": "172.31.248.0/24",
-    "AGL_GATEWAY": "172.31.248.1",
+    "COMPOSE_PROJECT_NAME": f"agl-stack-test-{WORKER}",
+    "AGL_PORT": str(14747 + 20 * WORKER),
+    "AGL_GRAFANA_PORT": str(19091 + 20 * WORKER),
+    "AGL_PROMETHEUS_PORT": str(19090 + 20 * WORKER),
+    "AGL_ALERTMANAGER_PORT": str(19093 + 20 * WORKER),
+    "AGL_RUNBOOKS_PORT": str(19096 + 20 * WORKER),
+    "AGL_NODE_EXPORTER_PORT": str(19100 + 20 * WORKER),
+    "AGL_SUBNET": f"172.31.{240 + WORKER}.0/24",
+    "AGL_GATEWAY": f"172.31.{240 + WORKER}.1",
     "AGL_MULTIPROC_SIZE": "16m",  # small enough to be filled
 }
 
@@ -184,3 +188,23 @@ def clone_to(target: Path) -> Path:
     for folder in (target, *(path for path in target.rglob("*") if path.is_dir())):
         folder.chmod(0o700)
     return target
+
+
+def lend_environment(clone: Path) -> None:
+    """Give a clone a .venv with this tree's packages and the clone's own code, in no time.
+
+    It is what a developer's own is to the scripts, which therefore install nothing; a test of what
+    they install must not call this.
+    """
+    venv.create(clone / ".venv", symlinks=True)
+    packages = Path(sysconfig.get_path("purelib"))
+    own = clone / ".venv" / packages.relative_to(sys.prefix)
+    (own / "lent.pth").write_text(f"{clone / 'app'}\n{packages}\n")
+    program = clone / ".venv" / "bin" / "agl-stack"
+    program.write_text(
+        f"""#!/bin/sh
+exec "{program.with_name("python")}" -c '
+import sys; from agl.cli import main; sys.exit(main(sys.argv[1:]))' "$@"
+"""
+    )
+    program.chmod(0o755)
