@@ -17,6 +17,7 @@ GROUPS = {"test_drills": "drills", "test_lifecycle": "lifecycle", "test_tls": "l
 """Modules that may run beside the others, which share one bundle (``pytest --dist loadgroup``)."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == Path(__file__).parent:

@@ -24,6 +24,7 @@ VARIABLES = {
 UP = ("up", "mongo", "--lab", "--yes")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == Path(__file__).parent:
