@@ -8,20 +8,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from bundle import ROOT, VARIABLES, Stack, clone_to, leftovers, lend_environment
-
-GROUPS = {"test_drills": "drills", "test_lifecycle": "lifecycle", "test_tls": "lifecycle"}
-"""Modules that may run beside the others, which share one bundle (``pytest --dist loadgroup``)."""
-
-
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.xdist_group(GROUPS.get(item.path.stem, "bundle")))
 
 
 @pytest.fixture(scope="session")

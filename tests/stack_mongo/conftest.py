@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from bundle import ROOT, Stack, clone_to, leftovers, lend_environment
@@ -22,13 +21,6 @@ VARIABLES = {
     "AGL_GATEWAY": "172.31.238.1",
 }
 UP = ("up", "mongo", "--lab", "--yes")
-
-
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.xdist_group("mongo"))
 
 
 @pytest.fixture(scope="session")
