@@ -17,6 +17,8 @@ import yaml
 ROOT = Path(__file__).resolve().parents[3]
 LAB = ROOT / "tests" / "ansible" / "lab"
 HOST_IMAGE, DCGM_IMAGE = "agl-cluster-host:lab", "agl-cluster-dcgm:lab"
+PASSWORD = "lab-password"
+PASSWORD_HASH = "$2b$04$/dukaLpMboDqdGd8XGLUf.Jcz1ZI89k4fusBV8bFivyK8NajMTSYK"
 OLD, NEW = "580.95.05-1", "580.105.08-1"
 SYSTEMD = (
     "/sbin/init",
@@ -74,6 +76,7 @@ class Cluster:
     name: str
     subnet: str
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    runs: int = 0
 
     def container(self, host: str) -> str:
         return f"{self.name}-{host}"
@@ -136,6 +139,17 @@ class Cluster:
                 "MONGO_IMAGE": "agl-stack/lab-mongod:lab",
                 "AGL_MONGO_OPLOG_MB": 128,
             },
+            # One of the network's alone: others are those of the machine that runs the tests.
+            "common_sysctl": {"net.core.somaxconn": 8192},
+            "alertmanager_settings": {
+                "AGL_ALERT_WEBHOOK_URL": f"http://{self.address('cpu1')}:8080/"
+            },
+            "node_exporter_tls_cert": str(self.folder / "tls.crt"),
+            "node_exporter_tls_key": str(self.folder / "tls.key"),
+            "node_exporter_password_hash": PASSWORD_HASH,
+            "dcgm_exporter_web_config": str(self.folder / "web.yml"),
+            "prometheus_tls_ca": str(self.folder / "tls.crt"),
+            "prometheus_exporter_password": PASSWORD,
             "preflight_pci_path": "/opt/lab/pci",
             "nvidia_driver_repository": "file:/opt/lab-apt",
             "nvidia_driver_trusted": True,
@@ -165,12 +179,18 @@ class Cluster:
         call += ["-i", str(inventory or self.folder / "hosts.yml")]
         if command in {"apply", "upgrade"}:
             call += ["--images", str(self.folder / "images.tar")]
+        self.runs += 1
+        log = self.folder / f"{self.runs:02}-{command}.log"
         done = subprocess.run(
-            [*call, *arguments], capture_output=True, text=True, check=False, timeout=1800
+            [*call, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=1800,
+            env={**os.environ, "ANSIBLE_LOG_PATH": str(log)},  # every task with its time
         )
         said = done.stdout + done.stderr
         report = json.loads(done.stdout) if done.stdout.startswith("{") else {}
-        (self.folder / f"{command}.log").write_text(said)
         return Run(done.returncode, report, said)
 
     def state(self, host: str) -> str:
@@ -180,6 +200,19 @@ class Cluster:
 
     def driver(self, host: str) -> str:
         return self.on(host, "dpkg-query -W -f '${Version}' cuda-drivers-580 2>/dev/null || true")
+
+
+def certificate(folder: Path, addresses: Sequence[str]) -> None:
+    """One certificate for the exporters of all hosts, and dcgm-exporter's file with it."""
+    call = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30"]
+    call += ["-subj", "/CN=lab", "-keyout", folder / "tls.key", "-out", folder / "tls.crt"]
+    names = ",".join(f"IP:{address}" for address in addresses)
+    call += ["-addext", f"subjectAltName={names}"]
+    subprocess.run(call, check=True, capture_output=True)
+    files = {"cert": "tls.crt", "key": "tls.key"}
+    secured = {name: (folder / file).read_text() for name, file in files.items()}
+    web = {"tls_server_config": secured, "basic_auth_users": {"agl": PASSWORD_HASH}}
+    (folder / "web.yml").write_text(yaml.safe_dump(web))
 
 
 def prepare(folder: Path) -> None:
@@ -209,6 +242,7 @@ def cluster(folder: Path, hosts: Sequence[str] | None = None) -> Iterator[Cluste
     wanted = list(hosts or [host for members in GROUPS.values() for host in members])
     prepare(folder)
     made = Cluster(folder, f"agl-cluster-{os.getpid()}", free_subnet())
+    certificate(folder, [made.address(host) for host in wanted])
     docker("network", "create", "--subnet", f"{made.subnet}.0/24", made.name)
     try:
         for host in wanted:
