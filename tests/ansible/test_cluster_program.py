@@ -53,6 +53,13 @@ def test_a_good_inventory() -> None:
         ({**GOOD, "control": ["c1", "c2"]}, {}, FAIL, "odd number of voters", "external"),
         ({**GOOD, "cpu_nodes": ["g1"]}, {}, FAIL, "gpu_nodes and in cpu_nodes: g1", "one of them"),
         (GOOD, {"g1": {"ansible_host": "g2.example"}}, FAIL, "g1 and g2 are the same", "its own"),
+        (
+            GOOD,
+            {"g1": {"agl_address": "10.0.0.1"}, "w1": {"agl_address": "10.0.0.1"}},
+            FAIL,
+            "g1 and w1 would be one target, 10.0.0.1",
+            "agl_address",
+        ),
         (GOOD, {"g1": {"agl_gpus": 0}}, FAIL, "g1: agl_gpus is 0", "cpu_nodes"),
         (GOOD, {"g1": {"agl_gpus": "8"}}, FAIL, "g1: agl_gpus is '8'", "number"),
     ],
@@ -76,6 +83,11 @@ def test_the_same_address_on_two_ports_is_two_machines() -> None:
     same = {"ansible_host": "g.example"}
     ports = {"g1": {**same, "ansible_port": 2201}, "g2": {**same, "ansible_port": 2202}}
     assert found(GOOD, ports) == []
+
+
+def test_addresses_that_are_templates_are_not_compared() -> None:
+    template = {"agl_address": "{{ ansible_host }}"}
+    assert found(GOOD, {"g1": template, "w1": template}) == []
 
 
 def test_external_mongodb_takes_any_number_of_control_nodes() -> None:
@@ -118,6 +130,11 @@ def test_a_failed_task_is_a_check() -> None:
 @pytest.mark.parametrize(
     ("body", "name", "fix"),
     [
+        (
+            host(failures=[{"task": "preflight : Read facts", "message": "Timed out after 45 s"}]),
+            "facts",
+            "df, nvidia-smi and dmesg on g1",
+        ),
         (host(unreachable="Connection timed out"), "reachable", "ssh ops@g1 true"),
         (host(unreachable="Incorrect sudo password"), "root", "--ask-become-pass"),
         (

@@ -70,7 +70,13 @@ def test_the_example_sets_what_there_is() -> None:
 
 def run(ansible_bin: Path, *command: str) -> subprocess.CompletedProcess[str]:
     path = f"{ansible_bin}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "ANSIBLE_CONFIG": str(ANSIBLE / "ansible.cfg")}
+    # ansible-lint asks for the syntax of imported playbooks; without an inventory there is none.
+    environment = {
+        **os.environ,
+        "PATH": path,
+        "ANSIBLE_CONFIG": str(ANSIBLE / "ansible.cfg"),
+        "ANSIBLE_INVENTORY": str(ANSIBLE / "inventory" / "example"),
+    }
     return subprocess.run(
         command, cwd=ANSIBLE, env=environment, capture_output=True, text=True, check=False
     )
@@ -80,6 +86,7 @@ def run(ansible_bin: Path, *command: str) -> subprocess.CompletedProcess[str]:
 def test_ansible_lint_has_nothing_to_say(ansible_bin: Path) -> None:
     done = run(ansible_bin, "ansible-lint", "--offline", "--strict", "-q", "-f", "pep8")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "Failed to load" not in done.stderr  # said with exit status 0
 
 
 @pytest.mark.parametrize("playbook", PLAYBOOKS)

@@ -6,9 +6,9 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,12 @@ class Run:
         return {check["name"]: check["found"] for check in checks if check["status"] == status}
 
     @property
+    def fixes(self) -> list[str]:
+        """What is to be done about each failed check."""
+        checks = [check for found in self.report["hosts"].values() for check in found]
+        return [check["fix"] for check in checks if check["status"] == "fail"]
+
+    @property
     def changed(self) -> list[str]:
         return self.report["changed"]
 
@@ -75,7 +81,6 @@ class Cluster:
     folder: Path
     name: str
     subnet: str
-    settings: dict[str, Any] = field(default_factory=dict[str, Any])
     runs: int = 0
 
     def container(self, host: str) -> str:
@@ -115,6 +120,16 @@ class Cluster:
         place = f"/opt/lab/pci/0000:{slot}"
         self.on(host, f"mkdir -p {place}; echo 0x10de >{place}/vendor; echo {kind} >{place}/class")
 
+    def restart(self, host: str) -> None:
+        """Switch a host on that has been switched off, or did not come back."""
+        docker("start", self.container(host))
+        docker("update", "--restart", "always", self.container(host))
+        self.wait(host)
+
+    def store_url(self) -> str:
+        token = self.on("control1", "docker exec agl-app-1 cat /run/agl/secrets/api-token")
+        return f"http://agl:{token}@{self.address('control1')}:4747"
+
     def wait(self, host: str) -> None:
         def answers() -> bool:
             probe = ["docker", "exec", self.container(host), "systemctl", "is-active", "ssh"]
@@ -122,8 +137,8 @@ class Cluster:
 
         wait_for(f"{host} answers", answers)
 
-    def inventory(self, **changes: Any) -> Path:
-        """The inventory as a file; ``changes`` are variables of all hosts."""
+    def inventory(self, own: Mapping[str, Mapping[str, Any]] | None = None, **changes: Any) -> None:
+        """The inventory as a file; ``own`` are variables of single hosts, ``changes`` of all."""
         shared = {
             "ansible_user": "ops",
             "ansible_become": True,
@@ -155,28 +170,33 @@ class Cluster:
             "nvidia_driver_trusted": True,
             "nvidia_driver_version": OLD,
             "nvidia_driver_headers": False,
-            "nvidia_driver_reboot_seconds": 60,
+            "nvidia_driver_reboot_seconds": 300,
+            "preflight_facts_seconds": 300,
             "nvidia_driver_loaded_file": "/run/nvidia-lab/loaded",
             "nvidia_driver_installed_command": ["cat", "/usr/share/nvidia-lab/version"],
             "nvidia_driver_boot_command": "systemctl show --property=UserspaceTimestampMonotonic",
             "dcgm_exporter_image": DCGM_IMAGE,
             "dcgm_exporter_archive": str(self.folder / "dcgm.tar"),
-            **self.settings,
             **changes,
         }
+        known = own or {}
         groups: dict[str, Any] = {
-            group: {"hosts": {host: {"ansible_host": self.address(host)} for host in members}}
+            group: {
+                "hosts": {
+                    host: {"ansible_host": self.address(host), **known.get(host, {})}
+                    for host in members
+                }
+            }
             for group, members in GROUPS.items()
         }
         groups["gpu_nodes"]["vars"] = {"agl_gpus": 2}
         path = self.folder / "hosts.yml"
         path.write_text(yaml.safe_dump({"all": {"vars": shared, "children": groups}}))
-        return path
 
-    def run(self, command: str, *arguments: str, inventory: Path | None = None) -> Run:
+    def run(self, command: str, *arguments: str) -> Run:
         """scripts/cluster COMMAND, with its report."""
         call = [str(ROOT / "scripts" / "cluster"), command, "--json"]
-        call += ["-i", str(inventory or self.folder / "hosts.yml")]
+        call += ["-i", str(self.folder / "hosts.yml")]
         if command in {"apply", "upgrade"}:
             call += ["--images", str(self.folder / "images.tar")]
         self.runs += 1
@@ -194,9 +214,8 @@ class Cluster:
         return Run(done.returncode, report, said)
 
     def state(self, host: str) -> str:
-        """What a dry run must not change: packages, units and files of ours."""
-        script = "dpkg -l | sha256sum; find /etc /opt -type f -newer /etc/hostname | sort; ls /opt"
-        return self.on(host, script)
+        """What must stay where nothing may change: packages, and the times of files and units."""
+        return self.on(host, "dpkg -l; find /etc /opt -type f -printf '%T@ %p\\n' | sort")
 
     def driver(self, host: str) -> str:
         return self.on(host, "dpkg-query -W -f '${Version}' cuda-drivers-580 2>/dev/null || true")

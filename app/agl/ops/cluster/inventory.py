@@ -6,7 +6,7 @@ import difflib
 import json
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +33,11 @@ class Inventory:
         """Where Ansible connects to, with the port."""
         known = self.variables.get(host, {})
         return f"{known.get('ansible_host', host)}:{known.get('ansible_port', 22)}"
+
+    def shown(self, host: str) -> str:
+        """The address that others reach ``host`` under, if it has one that is no template."""
+        address = str(self.variables.get(host, {}).get("agl_address", ""))
+        return "" if "{{" in address else address
 
     def connection(self, host: str) -> str:
         """The ssh command a person would type for ``host``."""
@@ -145,15 +150,24 @@ def _places(inventory: Inventory) -> Iterator[Check]:
 
 
 def _addresses(inventory: Inventory) -> Iterator[Check]:
-    holders: dict[str, list[str]] = defaultdict(list)
-    for host in inventory.hosts:
-        holders[inventory.address(host)].append(host)
+    holders, shown = _by(inventory.hosts, inventory.address), _by(inventory.hosts, inventory.shown)
     twice = {address: hosts for address, hosts in holders.items() if len(hosts) > 1}
     for address, hosts in twice.items():
         found = f"{' and '.join(hosts)} are the same machine, {address}"
         yield Check("addresses", FAIL, found, "give each its own ansible_host, or drop one")
-    if not twice:
+    targets = {address: hosts for address, hosts in shown.items() if address and len(hosts) > 1}
+    for address, hosts in targets.items():
+        found = f"{' and '.join(hosts)} would be one target, {address}"
+        yield Check("addresses", FAIL, found, "give each its own agl_address")
+    if not twice and not targets:
         yield Check("addresses", OK, f"{len(holders)} different")
+
+
+def _by(hosts: list[str], key: Callable[[str], str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for host in hosts:
+        found[key(host)].append(host)
+    return found
 
 
 def _gpus(inventory: Inventory) -> Iterator[Check]:

@@ -67,6 +67,9 @@ def _unreachable(said: str, connection: str) -> Check:
 def _failure(failure: Mapping[str, str]) -> Check:
     if _SUDO.search(failure["message"]):
         return _become()
+    if failure["task"].endswith("Read facts") and "Timed out" in failure["message"]:
+        fix = "a hanging mount or driver makes facts hang: df, nvidia-smi and dmesg on HOST"
+        return Check("facts", FAIL, failure["message"], fix)
     return Check(failure["task"], FAIL, failure["message"], "see the output above")
 
 
