@@ -11,7 +11,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from lab.cluster import GROUPS, LAB, NEW, OLD, PASSWORD, Cluster, cluster, docker, wait_for
+from lab.cluster import (
+    GROUPS,
+    HOST_PYTHON,
+    LAB,
+    NEW,
+    OLD,
+    PASSWORD,
+    Cluster,
+    cluster,
+    docker,
+    wait_for,
+)
 from mongo_bundle import documents_of, play
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -145,13 +156,13 @@ def test_what_a_look_finds(hosts: Cluster) -> None:
     hosts.on("gpu2", f"mkdir -p /etc/ansible/facts.d; printf '#!/bin/sh\nsleep 600' >{hang}")
     hosts.on("gpu2", f"chmod +x {hang}")
     clock = "import time; real = time.time; time.time = lambda: real() + 3600"
-    hosts.on("control1", f"echo '{clock}' >/etc/python3.13/sitecustomize.py")
+    hosts.on("control1", f"echo '{clock}' >/etc/python{HOST_PYTHON}/sitecustomize.py")
     disk = {"/var/lib": 10**6}
     hosts.inventory(
         {"gpu2": {"preflight_facts_seconds": 1}}, agl_nofile=10**9, preflight_disk_gb=disk
     )
     run = hosts.run("doctor", "-e", "ansible_become_password=wrong")
-    hosts.on("control1", "rm /etc/python3.13/sitecustomize.py")
+    hosts.on("control1", f"rm /etc/python{HOST_PYTHON}/sitecustomize.py")
     hosts.on("gpu1", "echo 'ops ALL=(ALL) NOPASSWD:ALL' >/etc/sudoers.d/ops")
     hosts.on("gpu2", "rm -r /etc/ansible/facts.d")
     hosts.restart("cpu1")

@@ -160,11 +160,18 @@ def _images_archive(argv: list[str], prog: str) -> int:
     from agl.ops.images import ImageOptions, ImageStep
     from agl.ops.layout import DEFAULT_MODE, MODES, check_mode, find_layout
     from agl.ops.transport import Transport, check_target
+    from agl.ops.wheels import check_versions, own_version
 
     parser = LineParser(prog=f"{prog} {argv[0]}")
     parser.add_argument("file", metavar="FILE", type=Path)
     if argv[0] == "save":
         parser.add_argument("--mode", default=DEFAULT_MODE, help=f"one of: {', '.join(MODES)}")
+        parser.add_argument(
+            "--python",
+            action="append",
+            metavar="VERSION",
+            help="Python of the other machine, such as 3.13; may be repeated (default: this one's)",
+        )
     options = parser.parse_args(argv[1:])
     path = options.file
     layout, console = find_layout(process_environment()), Console(process_environment())
@@ -174,9 +181,11 @@ def _images_archive(argv: list[str], prog: str) -> int:
         transport.load(path)
     else:
         check_target(path)
+        pythons = options.python or [own_version()]
+        check_versions(pythons)
         mode = check_mode(options.mode)
         choices = ImageStep(layout, engine, console, ImageOptions()).prepare(mode)
-        transport.save(path, choices)
+        transport.save(path, choices, pythons)
     return 0
 
 

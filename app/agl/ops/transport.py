@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import platform
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from agl.errors import EnvironmentFault
-from agl.ops import archive
+from agl.ops import archive, wheels
 from agl.ops.choices import LEFT_OUT, SLOTS, Choice, Choices, profiles_without, write_choices
 from agl.ops.console import Console
 from agl.ops.engine import Engine
@@ -28,17 +26,18 @@ class Transport:
     engine: Engine
     console: Console
 
-    def save(self, target: Path, choices: Choices) -> None:
-        """Write the archive of ``choices`` to ``target``. Raises EnvironmentFault."""
+    def save(self, target: Path, choices: Choices, pythons: Sequence[str]) -> None:
+        """Write the archive of ``choices`` to ``target``, with the scripts' packages for each
+        version of ``pythons``. Raises EnvironmentFault."""
         with tempfile.TemporaryDirectory() as folder:
-            wheels = self._wheels(Path(folder))
+            packages = self._wheels(Path(folder), pythons)
             with self.console.step(f"saving {len(choices.present)} images to {target}") as progress:
                 manifest = archive.save(
                     target,
                     [self._described(choice) for choice in choices.present],
                     architecture=architecture(),
                     left_out={c.slot.variable: c.pinned for c in choices.of(LEFT_OUT)},
-                    wheels=wheels,
+                    wheels=packages,
                     environ=self.layout.environ,
                     progress=lambda size: progress.update([megabytes(size // 10**8 * 10**8)]),
                 )
@@ -118,28 +117,21 @@ class Transport:
             nofile=nofile(self.layout),
         )
 
-    def _wheels(self, folder: Path) -> list[Path]:
+    def _wheels(self, folder: Path, pythons: Sequence[str]) -> list[Path]:
         """The packages of the host's lock, so that the scripts need no package index either."""
         lock = self.layout.root / "locks" / "host.txt"
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        command += ["--disable-pip-version-check", "--only-binary=:all:", "--require-hashes"]
         with self.console.step("collecting the Python packages of the scripts") as progress:
-            answer = subprocess.run(
-                [*command, "--requirement", str(lock), "--dest", str(folder)],
-                env=dict(self.layout.environ),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
+            found = wheels.collect(lock, folder, pythons, self.layout.environ)
+            progress.conclude(
+                f"collected {len(found)} Python packages of the scripts"
+                f" (Python {', '.join(pythons)})"
             )
-            wheels = sorted(folder.iterdir()) if answer.returncode == 0 else []
-            progress.conclude(f"collected {len(wheels)} Python packages of the scripts")
-        if not wheels:
+        if not found:
             self.console.mark(
                 "warn",
                 "no Python package index answers: the other machine has to reach one itself",
             )
-        return wheels
+        return found
 
 
 def check_target(target: Path) -> None:

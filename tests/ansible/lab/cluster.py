@@ -17,6 +17,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[3]
 LAB = ROOT / "tests" / "ansible" / "lab"
 HOST_IMAGE, DCGM_IMAGE = "agl-cluster-host:lab", "agl-cluster-dcgm:lab"
+HOST_PYTHON = "3.13"
 PASSWORD = "lab-password"
 PASSWORD_HASH = "$2b$04$/dukaLpMboDqdGd8XGLUf.Jcz1ZI89k4fusBV8bFivyK8NajMTSYK"
 OLD, NEW = "580.95.05-1", "580.105.08-1"
@@ -244,7 +245,7 @@ def prepare(folder: Path) -> None:
     subprocess.run(keygen, check=True)
     save = [ROOT / ".venv" / "bin" / "agl-stack", "stack", "images", "save"]
     environment = {**os.environ, "MONGO_IMAGE": "agl-stack/lab-mongod:lab"}
-    command = [*save, folder / "images.tar", "--mode", "mongo"]
+    command = [*save, folder / "images.tar", "--mode", "mongo", "--python", HOST_PYTHON]
     subprocess.run(command, check=True, env=environment, capture_output=True)
 
 
