@@ -193,12 +193,14 @@ def test_a_host_that_vanishes_at_its_reboot_stops_the_rollout(hosts: Cluster) ->
     hosts.inventory({"gpu2": {"nvidia_driver_reboot_seconds": 15}}, nvidia_driver_version=NEW)
     docker("update", "--restart", "no", hosts.container("gpu2"))
     before = states(hosts, "cpu1", "control1")
-    run = hosts.run("upgrade", "-e", '{"agl_serial": [2]}')
-    assert run.code == 1
-    assert run.of("gpu2"), run.said
-    assert "lost after the first change: gpu2" in str(run.of("gpu1")), run.said
-    assert states(hosts, *before) == before
+    run = hosts.run("apply", "-e", '{"agl_serial": [2]}')
+    gone = docker("inspect", "-f", "{{.State.Status}}", hosts.container("gpu2"))
     hosts.restart("gpu2")
+    assert (run.code, gone) == (1, "exited"), run.said
+    assert "Reboot" in str(run.of("gpu2")), run.said
+    assert "lost after the first change: gpu2" in str(run.of("gpu1")), run.said
+    assert not any(line.startswith("control1") for line in run.changed)
+    assert states(hosts, *before) == before
 
 
 def test_an_upgrade_goes_through(hosts: Cluster) -> None:
@@ -212,7 +214,7 @@ def test_an_upgrade_goes_through(hosts: Cluster) -> None:
 def test_a_backup_comes_back_into_an_empty_control_node(hosts: Cluster) -> None:
     play(hosts.store_url(), 20)
     before = backed_up(hosts, "before")
-    assert len(before["rollouts"]) == 20 + 1  # the one of verify
+    assert len(before["rollouts"]) > 20  # those of verify as well
     assert before["spans"]
     hosts.on("control1", "systemctl stop agl-stack; docker volume prune -af; rm -rf /opt/agl")
     hosts.on("control1", "rm /etc/systemd/system/agl-stack.service; systemctl daemon-reload")

@@ -180,10 +180,17 @@ class TestProbes:
                 "lastError": "refused",
             },
             {"labels": {"job": "app", "instance": "a:1"}, "health": "up", "lastError": ""},
+            {
+                "labels": {"job": "node", "instance": "gpu1:9100"},
+                "discoveredLabels": {"__meta_filepath": "targets/node-inventory.yml"},
+                "health": "up",
+                "lastError": "",
+            },
         ]
         body = json.dumps({"status": "success", "data": {"activeTargets": active}}).encode()
         assert read_targets(serve((200, body))) == [
             Target("app", "a:1", "up", ""),
+            Target("node", "gpu1:9100", "up", "", own=False),
             Target("node", "n:1", "down", "refused"),
         ]
 
@@ -214,6 +221,12 @@ class TestView:
         assert not self.view(self.UP, self.DOWN).ready
         assert not self.view().ready
         assert not self.view(self.UP, state=STARTING).ready
+
+    def test_a_machine_that_is_down_does_not_keep_the_bundle_from_being_ready(self) -> None:
+        view = self.view(self.UP, replace(self.DOWN, own=False))
+        assert view.ready
+        assert progress_lines(view)[-1] == "✓ scrape targets  1 of 1 up"
+        assert not self.view(replace(self.UP, own=False)).ready
 
     def test_without_prometheus_there_are_no_targets_to_wait_for(self) -> None:
         assert self.view(prometheus=False).ready

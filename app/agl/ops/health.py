@@ -41,12 +41,16 @@ class ServiceHealth:
 
 @dataclass(frozen=True)
 class Target:
-    """One scrape target as Prometheus sees it; ``health`` is up, down or unknown."""
+    """One scrape target as Prometheus sees it; ``health`` is up, down or unknown.
+
+    ``own`` is whether it belongs to the bundle; those that files name are other machines.
+    """
 
     job: str
     instance: str
     health: str
     error: str
+    own: bool = True
 
 
 def endpoints(variables: Mapping[str, str], services: Iterable[str]) -> dict[str, Endpoint]:
@@ -154,6 +158,7 @@ def _target(item: dict[str, Any]) -> Target:
         instance=labels.get("instance", ""),
         health=item.get("health", "unknown"),
         error=item.get("lastError", ""),
+        own="__meta_filepath" not in mapping(item.get("discoveredLabels")),
     )
 
 

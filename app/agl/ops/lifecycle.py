@@ -246,7 +246,7 @@ class Start:
         after = f"after {self.options.timeout:.0f} s"
         for item in view.of(STARTING):
             return item.service, f"{item.detail} {after}"
-        for target in view.targets or ():
+        for target in view.own_targets:
             if target.health != "up":
                 reason = target.error or "not scraped yet"
                 return "prometheus", f"its target {target.job} is not up {after}: {reason}"

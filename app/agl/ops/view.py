@@ -57,19 +57,24 @@ class View:
     """Names of Alertmanager's receivers; ``None`` where it does not answer or is not used."""
 
     @property
+    def own_targets(self) -> tuple[Target, ...]:
+        """Targets of the bundle: it is ready without those on other machines."""
+        return tuple(target for target in self.targets or () if target.own)
+
+    @property
     def targets_up(self) -> int:
-        return sum(target.health == "up" for target in self.targets or ())
+        return sum(target.health == "up" for target in self.own_targets)
 
     @property
     def ready(self) -> bool:
-        """Every service is ready and, where there is a Prometheus, every target is up."""
+        """Every service is ready and, where there is a Prometheus, every own target is up."""
         return all(item.state == READY for item in self.health) and self.scraped
 
     @property
     def scraped(self) -> bool:
         if "prometheus" not in self.endpoints:
             return True
-        return bool(self.targets) and self.targets_up == len(self.targets or ())
+        return bool(self.own_targets) and self.targets_up == len(self.own_targets)
 
     def of(self, state: str) -> list[ServiceHealth]:
         return [item for item in self.health if item.state == state]
@@ -156,9 +161,9 @@ def progress_lines(view: View) -> list[str]:
 
 
 def _share(view: View) -> str:
-    down = [target.job for target in view.targets or () if target.health != "up"]
+    down = [target.job for target in view.own_targets if target.health != "up"]
     waiting = f", waiting for {', '.join(down)}" if down else ""
-    return f"{view.targets_up} of {len(view.targets or ())} up{waiting}"
+    return f"{view.targets_up} of {len(view.own_targets)} up{waiting}"
 
 
 def summary(layout: Layout, engine: Engine, view: View) -> list[str]:
