@@ -27,6 +27,7 @@ from mongo_bundle import documents_of, play
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(1800)]
 HOSTS = [host for members in GROUPS.values() for host in members]
+TOGETHER = ("-e", '{"agl_serial": [2]}')  # where batches are not what it is about
 # Written by what runs, not by those who use the store.
 BOOKKEEPING = {"counters", "partitions", "servers"}
 
@@ -51,7 +52,7 @@ def test_a_dry_run_on_bare_hosts_changes_nothing(hosts: Cluster) -> None:
 
 
 def test_one_run_makes_bare_hosts_a_cluster(hosts: Cluster) -> None:
-    run = hosts.run("apply", "-e", '{"agl_serial": [2]}')
+    run = hosts.run("apply", *TOGETHER)
     assert run.code == 0, run.said
     assert not any(run.of(host) for host in HOSTS), run.said
     for host in GROUPS["gpu_nodes"]:
@@ -69,7 +70,7 @@ def test_the_run_after_changes_nothing(hosts: Cluster) -> None:
     hosts.on("gpu1", "echo '4242, python train.py' >/opt/lab/apps")
     before = states(hosts, "gpu1", "cpu1")
     for arguments in ((), ("--check", "--diff")):
-        run = hosts.run("apply", *arguments)
+        run = hosts.run("apply", *TOGETHER, *arguments)
         assert (run.code, run.changed) == (0, []), run.said
     assert "1 use GPUs" in run.of("gpu1", "ok")["gpu work"]
     assert states(hosts, "gpu1", "cpu1") == before
@@ -193,7 +194,7 @@ def test_a_host_that_vanishes_at_its_reboot_stops_the_rollout(hosts: Cluster) ->
     hosts.inventory({"gpu2": {"nvidia_driver_reboot_seconds": 15}}, nvidia_driver_version=NEW)
     docker("update", "--restart", "no", hosts.container("gpu2"))
     before = states(hosts, "cpu1", "control1")
-    run = hosts.run("apply", "-e", '{"agl_serial": [2]}')
+    run = hosts.run("apply", *TOGETHER)
     gone = docker("inspect", "-f", "{{.State.Status}}", hosts.container("gpu2"))
     hosts.restart("gpu2")
     assert (run.code, gone) == (1, "exited"), run.said
@@ -205,7 +206,7 @@ def test_a_host_that_vanishes_at_its_reboot_stops_the_rollout(hosts: Cluster) ->
 
 def test_an_upgrade_goes_through(hosts: Cluster) -> None:
     hosts.inventory(nvidia_driver_version=NEW)
-    run = hosts.run("upgrade")
+    run = hosts.run("upgrade", *TOGETHER)
     assert run.code == 0, run.said
     assert hosts.driver("gpu2") == NEW
     assert hosts.on("control1", "ls /opt/agl/backups").endswith(".gz")

@@ -235,47 +235,58 @@ def certificate(folder: Path, addresses: Sequence[str]) -> None:
     (folder / "web.yml").write_text(yaml.safe_dump(web))
 
 
+def archive_images(folder: Path) -> subprocess.Popen[bytes]:
+    """Begins to write the archive of the bundle's images, which takes a while."""
+    save = [ROOT / ".venv" / "bin" / "agl-stack", "stack", "images", "save"]
+    environment = {**os.environ, "MONGO_IMAGE": "agl-stack/lab-mongod:lab"}
+    command = [*save, folder / "images.tar", "--mode", "mongo", "--python", HOST_PYTHON]
+    with (folder / "images.log").open("wb") as log:
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+
 def prepare(folder: Path) -> None:
-    """Images, packages, key: everything that is not a host."""
+    """The hosts' image, packages, key: everything else that is not a host."""
     docker("build", "-q", "-t", HOST_IMAGE, str(LAB))
     docker("build", "-q", "-t", DCGM_IMAGE, str(LAB / "dcgm"))
     docker("save", DCGM_IMAGE, "-o", str(folder / "dcgm.tar"))
     subprocess.run([LAB / "packages.sh", folder / "apt", OLD, NEW], check=True)
     keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "key"]
     subprocess.run(keygen, check=True)
-    save = [ROOT / ".venv" / "bin" / "agl-stack", "stack", "images", "save"]
-    environment = {**os.environ, "MONGO_IMAGE": "agl-stack/lab-mongod:lab"}
-    command = [*save, folder / "images.tar", "--mode", "mongo", "--python", HOST_PYTHON]
-    subprocess.run(command, check=True, env=environment, capture_output=True)
 
 
-def free_subnet() -> str:
-    """The first three numbers of a /24 that no network of Docker has."""
-    names = docker("network", "ls", "-q").split()
-    listed = docker("network", "inspect", *names, "-f", "{{json .IPAM.Config}}")
-    return next(f"172.31.{n}" for n in range(200, 250) if f'"172.31.{n}.0/' not in listed)
+def make_network(name: str) -> str:
+    """Makes a /24 that no other network of Docker has; its first three numbers."""
+    for number in range(200, 248):
+        subnet = f"172.31.{number}"
+        call = ["docker", "network", "create", "--subnet", f"{subnet}.0/24", name]
+        done = subprocess.run(call, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return subnet
+    raise AssertionError(done.stderr)
 
 
 @contextmanager
-def cluster(folder: Path, hosts: Sequence[str] | None = None) -> Iterator[Cluster]:
+def cluster(folder: Path) -> Iterator[Cluster]:
     """Bare hosts, gone at the end."""
-    wanted = list(hosts or [host for members in GROUPS.values() for host in members])
-    prepare(folder)
-    made = Cluster(folder, f"agl-cluster-{os.getpid()}", free_subnet())
-    certificate(folder, [made.address(host) for host in wanted])
-    docker("network", "create", "--subnet", f"{made.subnet}.0/24", made.name)
+    hosts = [host for members in GROUPS.values() for host in members]
+    name = f"agl-cluster-{os.getpid()}"
+    made = Cluster(folder, name, make_network(name))
+    archive = archive_images(folder)
     try:
-        for host in wanted:
+        prepare(folder)
+        certificate(folder, [made.address(host) for host in hosts])
+        for host in hosts:
             made.start(host)
-        for host in wanted:
+        for host in hosts:
             made.wait(host)
         made.inventory()
+        assert archive.wait(600) == 0, (folder / "images.log").read_text()
         yield made
     finally:
-        for host in wanted:
-            clean = ["docker", "rm", "--force", "--volumes", made.container(host)]
-            subprocess.run(clean, capture_output=True, check=False)
-            volume = ["docker", "volume", "rm", "--force", made.container(host)]
-            subprocess.run(volume, capture_output=True, check=False)
+        archive.kill()
+        archive.wait()
+        containers = [made.container(host) for host in hosts]
+        for remove in ("rm", "--force", "--volumes"), ("volume", "rm", "--force"):
+            subprocess.run(["docker", *remove, *containers], capture_output=True, check=False)
         network = ["docker", "network", "rm", made.name]
         subprocess.run(network, capture_output=True, check=False)
