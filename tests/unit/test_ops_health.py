@@ -180,10 +180,16 @@ class TestProbes:
                 "lastError": "refused",
             },
             {"labels": {"job": "app", "instance": "a:1"}, "health": "up", "lastError": ""},
+            {
+                "labels": {"job": "dcgm", "instance": "gpu1:9400"},
+                "discoveredLabels": {"__meta_filepath": "/etc/agl/targets/dcgm.yml"},
+                "health": "down",
+            },
         ]
         body = json.dumps({"status": "success", "data": {"activeTargets": active}}).encode()
         assert read_targets(serve((200, body))) == [
             Target("app", "a:1", "up", ""),
+            Target("dcgm", "gpu1:9400", "down", "", elsewhere=True),
             Target("node", "n:1", "down", "refused"),
         ]
 
@@ -214,6 +220,12 @@ class TestView:
         assert not self.view(self.UP, self.DOWN).ready
         assert not self.view().ready
         assert not self.view(self.UP, state=STARTING).ready
+
+    def test_a_host_elsewhere_that_is_down_holds_up_no_start(self) -> None:
+        far = Target("dcgm", "gpu1:9400", "down", "no route", elsewhere=True)
+        assert self.view(self.UP, far).ready
+        assert not self.view(self.UP, self.DOWN, far).ready
+        assert not self.view(far).ready
 
     def test_without_prometheus_there_are_no_targets_to_wait_for(self) -> None:
         assert self.view(prometheus=False).ready

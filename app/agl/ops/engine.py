@@ -37,7 +37,7 @@ class Container:
         config_hash: Compose's own digest of the settings it was made from.
         out_of_memory: Its last end was that of a process which wanted more than that.
         published: (host address, host port) by container port, such as ``4747/tcp``.
-        compose_file: Name of the compose file it was made from.
+        compose_file: Name of the compose file it was made from; overlays left out.
     """
 
     id: str
@@ -160,7 +160,7 @@ class Engine:
             config_hash=config["Labels"].get(CONFIG_HASH_LABEL, ""),
             out_of_memory=bool(state.get("OOMKilled")),
             command=tuple(texts(config.get("Cmd"))),
-            compose_file=PurePath(config["Labels"].get(CONFIG_FILES_LABEL, "")).name,
+            compose_file=PurePath(config["Labels"].get(CONFIG_FILES_LABEL, "").partition(",")[0]).name,
             published={
                 port: (str(bound[0]["HostIp"]), str(bound[0]["HostPort"]))
                 for port, bindings in mapping(host.get("PortBindings")).items()

@@ -41,12 +41,16 @@ class ServiceHealth:
 
 @dataclass(frozen=True)
 class Target:
-    """One scrape target as Prometheus sees it; ``health`` is up, down or unknown."""
+    """One scrape target as Prometheus sees it; ``health`` is up, down or unknown.
+
+    ``elsewhere``: it comes from a file of targets and is none of the bundle's own services.
+    """
 
     job: str
     instance: str
     health: str
     error: str
+    elsewhere: bool = False
 
 
 def endpoints(variables: Mapping[str, str], services: Iterable[str]) -> dict[str, Endpoint]:
@@ -154,6 +158,7 @@ def _target(item: dict[str, Any]) -> Target:
         instance=labels.get("instance", ""),
         health=item.get("health", "unknown"),
         error=item.get("lastError", ""),
+        elsewhere="__meta_filepath" in mapping(item.get("discoveredLabels")),
     )
 
 

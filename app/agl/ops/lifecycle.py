@@ -247,7 +247,7 @@ class Start:
         for item in view.of(STARTING):
             return item.service, f"{item.detail} {after}"
         for target in view.targets or ():
-            if target.health != "up":
+            if target.health != "up" and not target.elsewhere:
                 reason = target.error or "not scraped yet"
                 return "prometheus", f"its target {target.job} is not up {after}: {reason}"
         return "prometheus", f"no scrape target shows {after}"

@@ -62,14 +62,16 @@ class View:
 
     @property
     def ready(self) -> bool:
-        """Every service is ready and, where there is a Prometheus, every target is up."""
+        """Every service is ready and, where there is a Prometheus, every target of its own is up."""
         return all(item.state == READY for item in self.health) and self.scraped
 
     @property
     def scraped(self) -> bool:
+        """Whether the bundle's own targets are up: a node elsewhere that is down holds up no start."""
         if "prometheus" not in self.endpoints:
             return True
-        return bool(self.targets) and self.targets_up == len(self.targets or ())
+        own = [target for target in self.targets or () if not target.elsewhere]
+        return bool(own) and all(target.health == "up" for target in own)
 
     def of(self, state: str) -> list[ServiceHealth]:
         return [item for item in self.health if item.state == state]
