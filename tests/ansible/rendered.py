@@ -15,13 +15,17 @@ from processes import make_certificate
 
 HERE = Path(__file__).resolve().parent
 ANSIBLE = HERE.parents[1] / "ansible"
-HOSTS = {
+REMOTE_WRITE = [{"url": "https://mimir.example/api/v1/push", "basic_auth": {"username": "agl"}}]
+HOSTS: dict[str, dict[str, Any]] = {
     "control1": {"agl_address": "127.0.0.2"},
     "control2": {"agl_address": "127.0.0.3", "haproxy_tls": "terminate"},
-    "control3": {"agl_address": "127.0.0.4", "haproxy_tls": "passthrough"},
+    "control3": {
+        "agl_address": "127.0.0.4",
+        "haproxy_tls": "passthrough",
+        "prometheus_remote_write": REMOTE_WRITE,
+    },
 }
 """control1 balances plain HTTP, control2 ends TLS itself, control3 leaves it to the stores."""
-REMOTE_WRITE = [{"url": "https://mimir.example/api/v1/push", "basic_auth": {"username": "agl"}}]
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,6 @@ def inventory() -> dict[str, dict[str, Any]]:
         "haproxy_certificate": "given",
         "haproxy_store_ca": "",
         "alertmanager_cluster_port": free_port(),
-        "prometheus_remote_write": REMOTE_WRITE,
         "firewall_enabled": True,
         "store_root": "/nowhere",
     }
