@@ -1,9 +1,9 @@
 """What monitoring of 10, 100 and 1,000 GPU nodes takes of one Prometheus.
 
-A real Prometheus with the bundle's rules asks simulated nodes (bench/nodes.py) as the cluster's
-inventory has it: node_exporter every 5 s, dcgm-exporter every 15 s. Sizes that are not run are computed
-from those that are: all but memory in proportion, memory along the line through the two largest.
-What a sample takes on disk comes from a block of one node that promtool writes.
+A real Prometheus with the bundle's rules asks simulated nodes (bench/nodes.py) as a cluster's does:
+node_exporter every 5 s, dcgm-exporter every 15 s. Sizes that are not run are computed from those
+that are: all but memory in proportion, memory along the line through the two largest. What a sample
+takes on disk comes from a block of one node that promtool writes.
 """
 
 from __future__ import annotations
@@ -76,23 +76,25 @@ class Prometheus:
 
     def ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self._url}/-/ready", timeout=5):
-                return True
+            self._get("/-/ready")
+            return True
         except OSError:
             return False
 
     def own(self, name: str) -> float:
         """A number of its own metrics, which it does not scrape itself."""
-        with urllib.request.urlopen(f"{self._url}/metrics", timeout=60) as answer:
-            lines = answer.read().decode().splitlines()
+        lines = self._get("/metrics").decode().splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if _is(line, name))
 
     def query(self, expression: str) -> float:
         """The one value of an expression; 0 when there is none."""
         query = urllib.parse.urlencode({"query": expression})
-        with urllib.request.urlopen(f"{self._url}/api/v1/query?{query}", timeout=60) as answer:
-            result = json.load(answer)["data"]["result"]
+        result = json.loads(self._get(f"/api/v1/query?{query}"))["data"]["result"]
         return float(result[0]["value"][1]) if result else 0.0
+
+    def _get(self, path: str) -> bytes:
+        with urllib.request.urlopen(self._url + path, timeout=60) as answer:  # noqa: S310  # ours
+            return answer.read()
 
 
 def _is(line: str, name: str) -> bool:
@@ -130,29 +132,33 @@ def measure(nodes: int, host: Host, seconds: float) -> dict[str, float]:
     """One size, run for so long after every node was asked for the first time."""
     answers = node_answers(host)
     gpus = gpu_answers(host, len(answers))
-    with tempfile.TemporaryDirectory(prefix="agl-scale-") as folder, Nodes(answers, gpus) as served:
-        with prometheus(Path(folder), configuration(served.address, nodes)) as running:
-            _until("every node", lambda: running.query("count(up == 1)") >= 2 * nodes)
-            before = _state(running)
-            time.sleep(seconds)
-            after = _state(running)
-            passed = after["at"] - before["at"]
-            samples = after["samples"] - before["samples"]
-            return {
-                "targets": 2 * nodes,
-                "series": after["series"],
-                "samples_per_second": samples / passed,
-                "text_mb_per_second": nodes
-                * (len(answers[0]) / NODE_SECONDS + len(gpus[0]) / GPU_SECONDS)
-                / 1e6,
-                "cpu_cores": (after["cpu"] - before["cpu"]) / passed,
-                "cpu_us_per_sample": (after["cpu"] - before["cpu"]) / samples * 1e6,
-                "scrape_seconds": running.query('quantile(0.5, scrape_duration_seconds{job="node"})'),
-                "scrape_seconds_max": running.query("max(scrape_duration_seconds)"),
-                "rules_seconds": after["rules"],
-                "failed_scrapes": running.query(f"sum(1 - avg_over_time(up[{round(seconds)}s]))"),
-                "memory_mib": after["memory"],
-            }
+    with (
+        tempfile.TemporaryDirectory(prefix="agl-scale-") as folder,
+        Nodes(answers, gpus) as served,
+        prometheus(Path(folder), configuration(served.address, nodes)) as running,
+    ):
+        _until("every node", lambda: running.query("count(up == 1)") >= 2 * nodes)
+        before = _state(running)
+        time.sleep(seconds)
+        after = _state(running)
+        passed, samples, cpu, missed = (
+            after[name] - before[name] for name in ("at", "samples", "cpu", "missed")
+        )
+        text = len(answers[0]) / NODE_SECONDS + len(gpus[0]) / GPU_SECONDS
+        took = 'scrape_duration_seconds{job="node"}'
+        return {
+            "targets": 2 * nodes,
+            "series": after["series"],
+            "samples_per_second": samples / passed,
+            "text_mb_per_second": nodes * text / 1e6,
+            "cpu_cores": cpu / passed,
+            "cpu_us_per_sample": cpu / samples * 1e6,
+            "scrape_seconds": running.query(f"quantile(0.5, {took})"),
+            "scrape_seconds_max": running.query(f"max({took})"),
+            "failed_scrapes": running.query(f"sum(1 - avg_over_time(up[{round(seconds)}s]))"),
+            "missed_evaluations": missed,
+            "memory_mib": after["memory"],
+        }
 
 
 def _state(running: Prometheus) -> dict[str, float]:
@@ -162,7 +168,7 @@ def _state(running: Prometheus) -> dict[str, float]:
         "cpu": times.user + times.system,
         "samples": running.own("prometheus_tsdb_head_samples_appended_total"),
         "series": running.own("prometheus_tsdb_head_series"),
-        "rules": running.own("prometheus_rule_group_last_duration_seconds"),
+        "missed": running.own("prometheus_rule_group_iterations_missed_total"),
         "memory": resident_mib(running.process.pid),
     }
 

@@ -92,9 +92,9 @@ def rendered(ansible_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Ren
     groups = {"control": {"hosts": hosts}, "gpu_nodes": {"hosts": {"gpu1": {}}}}
     (folder / "hosts.json").write_text(json.dumps({"all": {"children": groups}}))
     given = {"role_folder": str(ANSIBLE / "roles"), "folder": str(folder)}
+    command = [ansible_bin / "ansible-playbook", "-i", folder / "hosts.json", HERE / "render.yml"]
     done = subprocess.run(
-        [ansible_bin / "ansible-playbook", "-i", folder / "hosts.json", HERE / "render.yml"]
-        + ["-e", json.dumps(given)],
+        [*command, "-e", json.dumps(given)],
         env={**os.environ, "ANSIBLE_CONFIG": str(ANSIBLE / "ansible.cfg")},
         cwd=ANSIBLE,
         capture_output=True,

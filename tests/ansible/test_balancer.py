@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from mongo import MongoServer, mongo_database, mongo_server
 from mongo_store import RunningStore, client_of, load, store_on_mongo, until, verify
@@ -70,7 +71,8 @@ async def test_a_store_is_killed_and_clients_go_on(
             victim.process.send_signal(signal.SIGKILL)
             victim.process.wait(60)
             for pid in workers:
-                subprocess.run(["kill", "-KILL", str(pid)], check=False)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             target = len(ledger.finished) + 30
             await until("progress", lambda: len(ledger.finished) >= target)
             await until("store that is out", lambda: servers(rendered, "control1")["UP"] == 1)

@@ -1,4 +1,4 @@
-"""A real pair of Prometheus and two real Alertmanagers, as the roles configure them: one page, not two."""
+"""A real pair of Prometheus and two real Alertmanagers, as roles configure them, page once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from ports import free_port
 from processes import wait_until_answering
 from rendered import ANSIBLE, Rendered, rendered
 
-from agl.ops.alertmanager import configuration, rendered as as_text
+from agl.ops.alertmanager import configuration
+from agl.ops.alertmanager import rendered as as_text
 
 __all__ = ["rendered"]
 OVERLAY = ANSIBLE.parent / "compose" / "compose.alertmanagers.yml"
@@ -79,7 +80,9 @@ def alertmanager(rendered: Rendered, host: str, config: Path) -> tuple[list[str 
         "--storage.path": config.with_name(f"{host}-alertmanager"),
         "--cluster.listen-address": f"{address}:{port}",
     }
-    flags = [f"{name}={own.get(name, value)}" for name, _, value in (f.partition("=") for f in flags)]
+    flags = [
+        f"{name}={own.get(name, value)}" for name, _, value in (f.partition("=") for f in flags)
+    ]
     (web,) = (it for it in rendered.hosts[host]["prometheus_alertmanagers"] if address in it)
     command = [tool("alertmanager"), *flags, f"--web.listen-address={web}", PEER_TIMEOUT]
     return command, f"http://{web}"

@@ -74,7 +74,7 @@ def test_each_alertmanager_is_told_of_the_others(rendered: Rendered) -> None:
         flags = given["AGL_ALERTMANAGER_PEERS"].split()
         assert flags == [f"--cluster.peer={address}:{port}" for address in others]
         assert given["AGL_ALERTMANAGER_BIND"] == HOSTS[host]["agl_address"]
-        assert given["AGL_OVERLAYS"] == "alertmanagers"
+        assert "\nAGL_OVERLAYS='alertmanagers'\n" in files["site"]
 
 
 @NFT

@@ -160,7 +160,7 @@ class Engine:
             config_hash=config["Labels"].get(CONFIG_HASH_LABEL, ""),
             out_of_memory=bool(state.get("OOMKilled")),
             command=tuple(texts(config.get("Cmd"))),
-            compose_file=PurePath(config["Labels"].get(CONFIG_FILES_LABEL, "").partition(",")[0]).name,
+            compose_file=_first_file(config["Labels"].get(CONFIG_FILES_LABEL, "")),
             published={
                 port: (str(bound[0]["HostIp"]), str(bound[0]["HostPort"]))
                 for port, bindings in mapping(host.get("PortBindings")).items()
@@ -414,3 +414,8 @@ def _translated() -> Generator[None]:
             f"the Docker daemon stopped answering: {error}",
             remedy="look at its log: journalctl -u docker --since -5min",
         ) from error
+
+
+def _first_file(paths: str) -> str:
+    """Name of the first compose file of a project; those after it were put on top of it."""
+    return PurePath(paths.partition(",")[0]).name

@@ -62,12 +62,12 @@ class View:
 
     @property
     def ready(self) -> bool:
-        """Every service is ready and, where there is a Prometheus, every target of its own is up."""
+        """Every service is ready and, where there is a Prometheus, every own target is up."""
         return all(item.state == READY for item in self.health) and self.scraped
 
     @property
     def scraped(self) -> bool:
-        """Whether the bundle's own targets are up: a node elsewhere that is down holds up no start."""
+        """Whether the bundle's own targets are up: a host elsewhere holds up no start."""
         if "prometheus" not in self.endpoints:
             return True
         own = [target for target in self.targets or () if not target.elsewhere]
