@@ -155,8 +155,13 @@ class Nodes:
             def log_message(self, format: str, *args: object) -> None:
                 """Scrapes are many."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, request: object, client_address: object) -> None:
+                """A Prometheus that has ended leaves its connections."""
+
+        self._server = Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever)
 
     @property
