@@ -47,6 +47,10 @@ options:
     description: Address of the store on a control node.
     type: str
     default: ""
+  alertmanagers:
+    description: Members that Alertmanager's cluster has to have.
+    type: int
+    default: 1
   wait_seconds:
     description: How long targets may take to be scraped for the first time.
     type: int
@@ -209,6 +213,21 @@ def notifications() -> tuple[float, float]:
     return sums[0], sums[1]
 
 
+def cluster_of_alertmanagers(wanted: int, wait_seconds: int) -> list[dict[str, str]]:
+    """Whether the Alertmanagers of all control nodes see each other; alone there is no cluster."""
+    end = time.monotonic() + wait_seconds
+    fix = "let the control nodes reach each other's ports 9093 and 9094 (TCP and UDP)"
+    while True:
+        try:
+            members = len(ask(f"{ALERTMANAGER}/api/v2/status")["cluster"].get("peers", ()))
+            found = f"{members} of {wanted} see each other"
+        except OSError as error:
+            members, found = 0, str(error)
+        if members == wanted or time.monotonic() > end:
+            return [judged("alertmanagers", members == wanted, found, fix)]
+        time.sleep(3)
+
+
 def test_alert(wait_seconds: int) -> list[dict[str, str]]:
     if run("docker", "inspect", "agl-alertmanager-1")[0] != 0:
         return [check("test alert", WARN, "this release has no Alertmanager")]
@@ -248,6 +267,7 @@ def main() -> None:
         "bundle": {"type": "str", "default": ""},
         "targets": {"type": "list", "elements": "str", "default": []},
         "store": {"type": "str", "default": ""},
+        "alertmanagers": {"type": "int", "default": 1},
         "wait_seconds": {"type": "int", "default": 90},
     }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
@@ -259,6 +279,8 @@ def main() -> None:
     if given["bundle"]:
         found += targets(given["targets"], given["wait_seconds"])
         found += rollout(given["store"])
+        if given["alertmanagers"] > 1:
+            found += cluster_of_alertmanagers(given["alertmanagers"], given["wait_seconds"])
         found += test_alert(given["wait_seconds"])
     module.exit_json(changed=False, agl_checks=found)
 

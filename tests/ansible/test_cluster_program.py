@@ -33,6 +33,19 @@ def document(
 GOOD = {"control": ["c1"], "gpu_nodes": ["g1", "g2"], "cpu_nodes": ["w1"]}
 
 
+SHARED = {
+    "store_secrets": {"api-token": "t"},
+    "mongodb_keyfile": "k",
+    "mongodb_passwords": {"root": "r"},
+}
+TWO = ["c1", "c2"]
+THREE = {**GOOD, "control": ["c1", "c2", "c3"]}
+
+
+def shared(*hosts: str, **changes: Any) -> dict[str, dict[str, Any]]:
+    return {host: {**SHARED, **changes} for host in hosts}
+
+
 def found(
     groups: dict[str, list[str]], variables: dict[str, dict[str, Any]] | None = None
 ) -> list[Check]:
@@ -50,7 +63,13 @@ def test_a_good_inventory() -> None:
         ({**GOOD, "storage": ["s1"]}, {}, WARN, "'storage' gets no role", "known: control"),
         ({**GOOD, "ungrouped": ["x1"]}, {}, FAIL, "hosts in no group: x1", "control, gpu_nodes"),
         ({"gpu_nodes": ["g1"]}, {}, FAIL, "no control node", "group control"),
-        ({**GOOD, "control": ["c1", "c2"]}, {}, FAIL, "odd number of voters", "external"),
+        (
+            {**GOOD, "control": ["c1", "c2"]},
+            shared("c1", "c2"),
+            FAIL,
+            "odd number of voters",
+            "external",
+        ),
         ({**GOOD, "cpu_nodes": ["g1"]}, {}, FAIL, "gpu_nodes and in cpu_nodes: g1", "one of them"),
         (GOOD, {"g1": {"ansible_host": "g2.example"}}, FAIL, "g1 and g2 are the same", "its own"),
         (
@@ -91,8 +110,35 @@ def test_addresses_that_are_templates_are_not_compared() -> None:
 
 
 def test_external_mongodb_takes_any_number_of_control_nodes() -> None:
-    external = {host: {"mongodb_mode": "external"} for host in ("c1", "c2")}
+    external = shared(*TWO, mongodb_mode="external")
     assert found({**GOOD, "control": ["c1", "c2"]}, external) == []
+
+
+def test_several_control_nodes_are_told_their_secrets_alike() -> None:
+    three = shared(*THREE["control"])
+    assert found(THREE, three) == []
+    checks = found(THREE, {**three, "c2": {"store_secrets": {}}})
+    assert [(c.name, c.status) for c in checks] == [("secrets", FAIL)]
+    missing = "c2 is not given store_secrets.api-token, mongodb_keyfile, mongodb_passwords"
+    assert checks[0].found.startswith(missing)
+    external = {"mongodb_mode": "external", "store_secrets": {"api-token": "t"}}
+    assert found(THREE, dict.fromkeys(THREE["control"], external)) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "passed"),
+    [
+        (["--limit", "vault1", "--check"], []),
+        (["--vault-password-file", "pass"], ["--vault-password-file=pass"]),
+        (["--vault-pass-file=pass", "-J"], ["--ask-vault-pass", "--vault-password-file=pass"]),
+        (["-e", "@own.yml", "--diff"], ["--extra-vars=@own.yml"]),
+        (["--vault-id", "a@b", "--vault-id", "c"], ["--vault-id=a@b", "--vault-id=c"]),
+    ],
+)
+def test_the_inventory_is_read_with_what_says_its_variables(
+    given: list[str], passed: list[str]
+) -> None:
+    assert program._of_variables(given) == passed
 
 
 def test_no_inventory_says_how_to_begin(tmp_path: Path) -> None:

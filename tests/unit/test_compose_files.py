@@ -32,7 +32,7 @@ ENV_TEXT = (COMPOSE / ".env").read_text(encoding="utf-8")
 ENV = dict(re.findall(r"^([A-Z_]+)=(.*)$", ENV_TEXT, re.MULTILINE))
 
 # Compose reads these itself, or scripts that make images do.
-NOT_IN_COMPOSE_FILES = {"COMPOSE_PROFILES"}
+NOT_IN_COMPOSE_FILES = {"COMPOSE_PROFILES", "AGL_OVERLAYS"}
 REFERENCE = re.compile(r"\$\{(\w+)(?::?([-+])((?:[^{}]|\$\{\w+\})*))?\}")
 
 

@@ -34,7 +34,7 @@ class Compose:
     """One mode of the bundle; ``overrides`` are variables that win over everything else.
 
     Attributes:
-        on_top: Names of further compose files, put on top of the mode's own.
+        on_top: Names of further compose files, put on top of the mode's own and of overlays.
     """
 
     layout: Layout
@@ -45,6 +45,7 @@ class Compose:
     def command(self, *arguments: str) -> list[str]:
         """The full command line, as a list."""
         files = [part for path in self.layout.env_files for part in ("--env-file", str(path))]
+        on_top = [*self.layout.overlays, *(self.layout.compose_dir / name for name in self.on_top)]
         return [
             "docker",
             "compose",
@@ -53,11 +54,7 @@ class Compose:
             *files,
             "--file",
             str(self.layout.compose_file(self.mode)),
-            *(
-                part
-                for name in self.on_top
-                for part in ("--file", str(self.layout.compose_dir / name))
-            ),
+            *(part for path in on_top for part in ("--file", str(path))),
             *arguments,
         ]
 

@@ -37,7 +37,7 @@ class Container:
         config_hash: Compose's own digest of the settings it was made from.
         out_of_memory: Its last end was that of a process which wanted more than that.
         published: (host address, host port) by container port, such as ``4747/tcp``.
-        compose_file: Name of the compose file it was made from.
+        compose_file: Name of the compose file it was made from; overlays left out.
     """
 
     id: str
@@ -160,7 +160,7 @@ class Engine:
             config_hash=config["Labels"].get(CONFIG_HASH_LABEL, ""),
             out_of_memory=bool(state.get("OOMKilled")),
             command=tuple(texts(config.get("Cmd"))),
-            compose_file=PurePath(config["Labels"].get(CONFIG_FILES_LABEL, "")).name,
+            compose_file=_first_file(config["Labels"].get(CONFIG_FILES_LABEL, "")),
             published={
                 port: (str(bound[0]["HostIp"]), str(bound[0]["HostPort"]))
                 for port, bindings in mapping(host.get("PortBindings")).items()
@@ -414,3 +414,8 @@ def _translated() -> Generator[None]:
             f"the Docker daemon stopped answering: {error}",
             remedy="look at its log: journalctl -u docker --since -5min",
         ) from error
+
+
+def _first_file(paths: str) -> str:
+    """Name of the first compose file of a project; those after it were put on top of it."""
+    return PurePath(paths.partition(",")[0]).name

@@ -6,6 +6,7 @@ Uses the standard library alone and runs on Python 3.9, since the preflight need
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,6 +65,19 @@ class Layout:
 
     def compose_file(self, mode: str) -> Path:
         return self.compose_dir / MODES[check_mode(mode)]
+
+    @property
+    def overlays(self) -> list[Path]:
+        """Files that ``AGL_OVERLAYS`` puts on top of the mode's own.
+
+        Raises UsageError for a name that has no file.
+        """
+        names = [name.strip() for name in self.variables().get("AGL_OVERLAYS", "").split(",")]
+        paths = {name: self.compose_dir / f"compose.{name}.yml" for name in names if name}
+        for name, path in paths.items():
+            if not re.fullmatch(r"[a-z]+", name) or not path.is_file():
+                raise UsageError(f"AGL_OVERLAYS: there is no overlay {name!r} ({path.name})")
+        return list(paths.values())
 
     def variables(self) -> dict[str, str]:
         """All variables in force: env files, then the environment over them."""

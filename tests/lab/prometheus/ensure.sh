@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Puts the tools that check rules and alerts into a cache, and prints their folder.
 #
-#   promtool, amtool, prometheus    of Debian trixie's packages (the 2.53 line of Prometheus)
+#   promtool, amtool, prometheus, alertmanager
+#                                   of Debian trixie's packages (the 2.53 line of Prometheus)
 #   promtool3                       of the 3.x line, built from the Go module; only where Go is
 #                                   installed, and with --no-build only if it was built before
 #
@@ -12,6 +13,8 @@ set -euo pipefail
 # The module's versions are v0.<major><minor padded>: v0.313.2 is Prometheus 3.13.2.
 readonly MODULE=github.com/prometheus/prometheus
 readonly VERSION=v0.313.2
+# Debian's Alertmanager reads its templates from there and nowhere else.
+readonly TEMPLATES=/usr/share/prometheus/alertmanager
 folder=${AGL_LAB_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/agl-stack/lab/prometheus}
 
 work_dir=$(mktemp -d)
@@ -25,14 +28,17 @@ die() {
 source "$(dirname "${BASH_SOURCE[0]}")/../lib/trixie.sh"
 
 unpack() {
-  [[ -x $folder/promtool && -x $folder/amtool ]] && "$folder/prometheus" --version >/dev/null 2>&1 &&
-    return
+  [[ -x $folder/promtool && -x $folder/amtool && -x $folder/alertmanager &&
+    -r $TEMPLATES/default.tmpl ]] && "$folder/prometheus" --version >/dev/null 2>&1 && return
   [[ $(id -u) == 0 ]] || die "run it as root (it reads Debian's package lists)"
-  say "unpacking promtool, prometheus and amtool of Debian $TRIXIE into $folder"
+  say "unpacking promtool, prometheus, amtool and alertmanager of Debian $TRIXIE into $folder"
   trixie_prepare
   trixie_binary prometheus prometheus "$folder/prometheus"
   trixie_binary promtool promtool "$folder/promtool"
   trixie_binary prometheus-alertmanager amtool "$folder/amtool"
+  trixie_binary prometheus-alertmanager prometheus-alertmanager "$folder/alertmanager"
+  mkdir -p "$TEMPLATES"
+  install -m 0644 -- "$work_dir/prometheus-alertmanager$TEMPLATES/"*.tmpl "$TEMPLATES"
 }
 
 build() {

@@ -68,8 +68,9 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
 def _run(options: argparse.Namespace, extra: list[str]) -> int:
     inventory_path = options.inventory.resolve()
     tools = Path(sys.executable).parent
-    vault = [argument for argument in extra if "vault" in argument]
-    inventory = read_inventory(tools / "ansible-inventory", inventory_path, vault, FOLDER)
+    inventory = read_inventory(
+        tools / "ansible-inventory", inventory_path, _of_variables(extra), FOLDER
+    )
     controller = judge(inventory)
     if any(check.status == FAIL for check in controller) and options.command != "doctor":
         return _finish(options, controller, [], {})
@@ -85,6 +86,22 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
         hosts += _unheard(inventory, hosts, extra)
     status = _finish(options, controller, hosts, document)
     return status or (1 if code else 0)
+
+
+def _of_variables(extra: list[str]) -> list[str]:
+    """The arguments that say what variables there are: vaults with their passwords, and ``-e``."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    flags = ("-J", "--ask-vault-pass", "--ask-vault-password")
+    parser.add_argument(*flags, action="append_const", const="--ask-vault-pass", dest="ask")
+    for name, *others in (
+        ("--vault-password-file", "--vault-pass-file"),
+        ("--vault-id",),
+        ("--extra-vars", "-e"),
+    ):
+        parser.add_argument(name, *others, action="append", default=[], dest=name)
+    known = vars(parser.parse_known_args(extra)[0])
+    asked: list[str] = known.pop("ask") or []
+    return asked + [f"{name}={value}" for name, values in known.items() for value in values]
 
 
 def _variables(options: argparse.Namespace, inventory: Path) -> dict[str, str]:

@@ -15,6 +15,7 @@ from agl.errors import EnvironmentFault, UsageError
 from agl.ops.cluster.report import FAIL, OK, WARN, Check
 
 GROUPS = ("control", "gpu_nodes", "cpu_nodes")
+_OF_A_REPLICA_SET = ("mongodb_keyfile", "mongodb_passwords")
 _BUILT_IN = frozenset({"all", "ungrouped"})
 
 
@@ -88,6 +89,7 @@ def judge(inventory: Inventory) -> list[Check]:
     return [
         *_groups(inventory),
         *_control(inventory),
+        *_shared_secrets(inventory),
         *_places(inventory),
         *_addresses(inventory),
         *_gpus(inventory),
@@ -138,6 +140,22 @@ def _control(inventory: Inventory) -> Iterator[Check]:
         yield Check("control", FAIL, found, "add or remove one, or set mongodb_mode: external")
     else:
         yield Check("control", OK, ", ".join(hosts))
+
+
+def _shared_secrets(inventory: Inventory) -> Iterator[Check]:
+    """What several control nodes have to be told alike, since each would make its own."""
+    hosts = inventory.groups.get("control", ())
+    for host in hosts if len(hosts) > 1 else ():
+        known = inventory.variables.get(host, {})
+        missing: list[str] = []
+        if "api-token" not in known.get("store_secrets", ()):
+            missing.append("store_secrets.api-token")
+        if known.get("mongodb_mode", "replica_set") == "replica_set":
+            missing += [name for name in _OF_A_REPLICA_SET if name not in known]
+        if missing:
+            found = f"{host} is not given {', '.join(missing)}, which all control nodes share"
+            fix = "ansible-vault create ansible/inventory/site/group_vars/all/vault.yml"
+            yield Check("secrets", FAIL, found, f"put them into a vault: {fix} (docs/scaling.md)")
 
 
 def _places(inventory: Inventory) -> Iterator[Check]:

@@ -1,0 +1,84 @@
+"""What the roles write for several control nodes, judged by the programs that read it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from history import tool
+from rendered import HOSTS, REMOTE_WRITE, Rendered, rendered
+
+__all__ = ["rendered"]
+
+HAPROXY = pytest.mark.skipif(
+    not shutil.which("haproxy"), reason="haproxy is not installed: apt-get install haproxy"
+)
+NFT = pytest.mark.skipif(
+    not shutil.which("nft") or os.geteuid() != 0,
+    reason="rules are checked by nft, as root: apt-get install nftables",
+)
+
+
+def judged(*command: str | Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@HAPROXY
+@pytest.mark.parametrize("host", HOSTS)
+def test_haproxy_takes_its_configuration(rendered: Rendered, host: str) -> None:
+    judged("haproxy", "-c", "-f", rendered.haproxy(host))
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("program", ["promtool", "promtool3"])
+def test_promtool_takes_the_configuration(rendered: Rendered, host: str, program: str) -> None:
+    try:
+        path = tool(program)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    judged(path, "check", "config", rendered.prometheus(host))
+
+
+def test_each_prometheus_has_a_name_that_no_alertmanager_is_told(rendered: Rendered) -> None:
+    for host, files in rendered.files.items():
+        config = yaml.safe_load(files["prometheus"])
+        assert config["global"]["external_labels"]["replica"] == host
+        dropped = {"regex": "replica", "action": "labeldrop"}
+        assert config["alerting"]["alert_relabel_configs"] == [dropped]
+        assert config.get("remote_write") == (REMOTE_WRITE if host == "control3" else None)
+
+
+def test_every_control_node_asks_every_balancer_and_the_other_alertmanagers(
+    rendered: Rendered,
+) -> None:
+    for host, files in rendered.files.items():
+        asked = {
+            job: [target["labels"]["host"] for target in targets]
+            for job, targets in files["targets"].items()
+        }
+        assert asked["haproxy"] == sorted(HOSTS)
+        assert asked["alertmanager"] == sorted(set(HOSTS) - {host})
+        assert asked["dcgm"] == ["gpu1"]
+
+
+def test_each_alertmanager_is_told_of_the_others(rendered: Rendered) -> None:
+    for host, files in rendered.files.items():
+        given = files["alertmanager"]
+        port = given["AGL_ALERTMANAGER_CLUSTER_PORT"]
+        others = [known["agl_address"] for name, known in HOSTS.items() if name != host]
+        flags = given["AGL_ALERTMANAGER_PEERS"].split()
+        assert flags == [f"--cluster.peer={address}:{port}" for address in others]
+        assert given["AGL_ALERTMANAGER_BIND"] == HOSTS[host]["agl_address"]
+        assert "\nAGL_OVERLAYS='alertmanagers'\n" in files["site"]
+
+
+@NFT
+def test_nft_takes_the_rules(rendered: Rendered) -> None:
+    path = rendered.folder / "control1.nft"
+    path.write_text(rendered.files["control1"]["firewall"])
+    judged("nft", "--check", "--file", path)
