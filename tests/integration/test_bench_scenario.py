@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from agl.bench.results import Result
 from agl.bench.tasks import draw_task
 from agl.bench.verify import expected_attempts, expected_status
 from agl.cli import main
@@ -110,9 +111,10 @@ def fails_at_once(capsys: Capture, code: int, *options: str) -> str:
 
 def test_every_rollout_is_played_and_verified(store_url: str) -> None:
     sizes = ("--rollouts", str(ROLLOUTS), "--batch-size", "16", "--runners", "2", "--seed", "5")
-    done = bench(store_url, *sizes, "--json")
+    done = bench(store_url, *sizes, "--json", "-")
     assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)
+    result = Result.model_validate_json(done.stdout)
+    summary = result.details
     tasks = [draw_task(5, index) for index in range(ROLLOUTS)]
     attempts = [expected_attempts(task, "") for task in tasks]
     assert summary["verified"] == ROLLOUTS
@@ -124,8 +126,9 @@ def test_every_rollout_is_played_and_verified(store_url: str) -> None:
     assert summary["attempts"] == sum(len(tries) for tries in attempts)
     assert summary["retries"] == sum(len(tries) - 1 for tries in attempts) > 0
     assert summary["spans"] == sum(len(one.spans) for tries in attempts for one in tries)
-    assert summary["problems"] == summary["lost"] == summary["unfinished"] == []
-    assert summary["rollouts_per_second"] > 0
+    assert summary["lost"] == summary["unfinished"] == []
+    assert result.ok
+    assert all(figure.median > 0 for figure in result.figures)
     assert done.stderr.splitlines() == [
         "batch 1: 16 of 24 rollouts finished",
         "batch 2: 24 of 24 rollouts finished",
@@ -195,7 +198,7 @@ def test_bad_usage_is_one_clear_line(options: list[str], complaint: str, capsys:
 
 def test_a_store_killed_in_the_middle_is_reported(tmp_path: Path) -> None:
     port = free_port()
-    options = ["--rollouts", "180", "--batch-size", "60", "--runners", "2", "--json"]
+    options = ["--rollouts", "180", "--batch-size", "60", "--runners", "2", "--json", "-"]
     command = [AGL, "bench", "scenario", "minimal", "--store-url", f"http://127.0.0.1:{port}"]
     with stores(port, tmp_path) as start:
         first = start()
@@ -213,11 +216,11 @@ def test_a_store_killed_in_the_middle_is_reported(tmp_path: Path) -> None:
         finally:
             run.kill()
             run.wait()
-    summary = json.loads(output)
+    result = Result.model_validate_json(output)
+    summary = result.details
     assert run.returncode == 1
-    assert summary["ok"] is False
     assert 0 < len(summary["lost"]) <= 60
-    assert summary["problems"][0] == (
+    assert result.problems[0] == (
         f"{len(summary['lost'])} rollouts were lost: "
         "the store is another process than at the start, which took its memory along"
     )
@@ -230,8 +233,8 @@ def test_time_that_is_over_is_reported_and_leaves_the_store_idle(store_url: str)
     sizes = ("--rollouts", "3000", "--batch-size", "2000", "--runners", "1", "--timeout", "3")
     done = bench(store_url, *sizes)
     assert done.returncode == 1
-    assert "not done within 3 s" in done.stdout
-    assert "rollouts did not finish, 1000 rollouts were never enqueued" in done.stdout
+    assert "not done within 3 s" in done.stderr
+    assert "rollouts did not finish, 1000 rollouts were never enqueued" in done.stderr
     assert "3000 of 3000 rollouts not verified" in done.stderr.splitlines()[-1]
     alive = {"status_in": ["queuing", "requeuing", "preparing", "running"]}
     assert post(f"{store_url}/v1/agl/rollouts/search", alive)["total"] == 0

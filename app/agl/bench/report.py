@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agl.bench.prometheus import Verdict
-
-_SHOWN_PROBLEMS = 10
+from agl.bench.results import Figure, Result
 
 
 @dataclass
@@ -58,43 +57,47 @@ class Summary:
         """Return ``count`` per second of the run."""
         return count / self.duration if self.duration else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the summary as JSON-ready values."""
+    def to_result(self) -> Result:
+        """Return the summary as the document that every measurement leaves."""
         verdict = self.prometheus
-        return {
-            "scenario": "minimal",
-            "ok": self.ok,
-            "store_url": self.store_url,
-            "seed": self.seed,
-            "runners": self.runners,
-            "rollouts": self.rollouts,
-            "enqueued": self.enqueued,
-            "verified": self.verified,
-            "statuses": dict(sorted(self.statuses.items())),
-            "attempts": self.attempts,
-            "retries": self.retries,
-            "connection_retries": self.connection_retries,
-            "spans": self.spans,
-            "duration_seconds": round(self.duration, 3),
-            "rollouts_per_second": round(self.rate(self.finished), 3),
-            "spans_per_second": round(self.rate(self.spans), 3),
-            "lost": self.lost,
-            "unfinished": self.unfinished,
-            "problems": self.problems,
-            "prometheus": None
-            if verdict is None
-            else {
+        details: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in (
+                *("enqueued", "verified", "statuses", "attempts", "retries", "connection_retries"),
+                *("spans", "lost", "unfinished"),
+            )
+        }
+        if verdict is not None:
+            details["prometheus"] = {
                 "before": verdict.before,
                 "after": verdict.after,
                 "difference": verdict.difference,
                 "played": verdict.played,
                 "agrees": not verdict.problems,
+            }
+        ended = time.time()
+        problems = list(self.problems)
+        if self.verified < self.rollouts:
+            missing = self.rollouts - self.verified
+            problems.append(f"{missing} of {self.rollouts} rollouts not verified")
+        return Result(
+            kind="scenario",
+            name="minimal",
+            parameters={
+                "store_url": self.store_url,
+                "seed": self.seed,
+                "runners": self.runners,
+                "rollouts": self.rollouts,
             },
-        }
-
-    def to_json(self) -> str:
-        """Return the summary as one indented JSON object."""
-        return json.dumps(self.to_dict(), indent=2)
+            figures=(
+                _rate("rollouts_per_second", self.rate(self.finished)),
+                _rate("spans_per_second", self.rate(self.spans)),
+            ),
+            started=ended - self.duration,
+            ended=ended,
+            problems=tuple(problems),
+            details=details,
+        )
 
     def to_text(self) -> str:
         """Return the summary for people, the first few problems included."""
@@ -116,9 +119,6 @@ class Summary:
                 f"{verdict.difference:g} finished, {verdict.played} played"
             )
         lines.append(f"failures    {len(self.problems)}")
-        lines += [f"  {problem}" for problem in self.problems[:_SHOWN_PROBLEMS]]
-        if len(self.problems) > _SHOWN_PROBLEMS:
-            lines.append(f"  ... and {len(self.problems) - _SHOWN_PROBLEMS} more")
         return "\n".join(lines)
 
 
@@ -156,3 +156,7 @@ class ProgressLine:
         """Tell that a batch is over; silent on a terminal, where the bar says it."""
         if not self._console.is_terminal:
             self.say(f"batch {number}: {finished} of {self._total} rollouts finished")
+
+
+def _rate(name: str, per_second: float) -> Figure:
+    return Figure(name=name, unit="1/s", better="higher", samples=(per_second,))

@@ -1,0 +1,99 @@
+"""What the commands of ``agl bench`` have in common: options, and the way out of a result."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agl.cli import EXIT_FAULT, EXIT_INTERRUPTED
+from agl.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from agl.bench.results import Result
+
+_SHOWN_PROBLEMS = 10
+
+
+def add_store_url(parser: argparse.ArgumentParser) -> None:
+    """Add ``--store-url``; :func:`agl.bench.target.checked_url` is to look at its value."""
+    parser.add_argument(
+        "--store-url",
+        default="http://localhost:4747",
+        metavar="URL",
+        help="store, with credentials where it asks for them: http://agl:TOKEN@host:4747 "
+        "(default: %(default)s)",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json FILE``, which :func:`deliver` heeds."""
+    parser.add_argument(
+        "--json",
+        type=_json_target,
+        metavar="FILE",
+        help="write the result there as JSON; - prints it instead of the text",
+    )
+
+
+def positive(text: str) -> int:
+    """Type of an option: a whole number from 1 up."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
+    return value
+
+
+def seconds(text: str) -> float:
+    """Type of an option: a finite number of seconds above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return value
+
+
+def deliver(result: Result, text: str, target: str | None, prog: str) -> int:
+    """Show and write a result; returns the exit code it deserves.
+
+    Args:
+        result: What was measured.
+        text: The same for people.
+        target: The value of ``--json``.
+        prog: Name of the program, in front of the line that says what is wrong.
+
+    Raises:
+        EnvironmentFault: the file cannot be written; the text has been shown by then.
+    """
+    if target == "-":
+        print(result.model_dump_json(indent=2))
+    else:
+        print(text)
+    if target not in (None, "-"):
+        try:
+            result.write(Path(target))
+        except OSError as error:
+            raise EnvironmentFault(f"--json {target}: {error.strerror}") from error
+    if result.ok:
+        return 0
+    for problem in result.problems[:_SHOWN_PROBLEMS]:
+        print(f"{prog}: problem: {problem}", file=sys.stderr)
+    if len(result.problems) > _SHOWN_PROBLEMS:
+        more = len(result.problems) - _SHOWN_PROBLEMS
+        print(f"{prog}: problem: ... and {more} more", file=sys.stderr)
+    if result.partial is not None:
+        print(f"{prog}: error: partial result: {result.partial}", file=sys.stderr)
+    return EXIT_INTERRUPTED if result.interrupted else EXIT_FAULT
+
+
+def _json_target(text: str) -> str:
+    folder = Path(text).parent
+    if text != "-" and (not folder.is_dir() or Path(text).is_dir()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no file in a folder that exists")
+    return text
