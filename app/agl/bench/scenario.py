@@ -15,7 +15,13 @@ from agl.bench.pool import RunnerPool
 from agl.bench.prometheus import Outcome, PrometheusWitness
 from agl.bench.report import ProgressLine, Summary
 from agl.bench.runner import LLM_NAME, PROMPT_NAME, RunnerReport
-from agl.bench.target import DeadlinePassedError, Persistence, redacted, store_instance
+from agl.bench.target import (
+    DeadlinePassedError,
+    Persistence,
+    redacted,
+    refusal,
+    store_instance,
+)
 from agl.bench.tasks import TOOL_BUDGET, Task, draw_task
 from agl.bench.verify import Evidence, problems
 from agl.errors import EnvironmentFault, StoreError
@@ -109,21 +115,12 @@ class MinimalScenario:
         try:
             waiting = await self._client.query_rollouts(status_in=["queuing", "requeuing"], limit=1)
         except (StoreError, aiohttp.ClientError, TimeoutError) as error:
-            raise self._unusable(error) from error
+            raise refusal(self._options.store_url, error) from error
         if waiting.total:
             raise EnvironmentFault(
                 f"the store has {waiting.total} rollouts waiting that are not part of this run",
                 remedy="let them finish first, or use an idle store",
             )
-
-    def _unusable(self, error: Exception) -> EnvironmentFault:
-        where = redacted(self._options.store_url)
-        if isinstance(error, aiohttp.ClientResponseError) and error.status in (401, 403):
-            return EnvironmentFault(
-                f"the store at {where} refuses the client: HTTP {error.status}",
-                remedy="put its API token into --store-url: http://agl:TOKEN@host:port",
-            )
-        return EnvironmentFault(f"the store at {where} does not answer a query: {error}")
 
     async def _witness(self) -> PrometheusWitness | None:
         if self._options.prometheus_url is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,13 +51,23 @@ def positive(text: str) -> int:
 
 def seconds(text: str) -> float:
     """Type of an option: a finite number of seconds above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
+    if not 0 < (value := _number(text)) < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
     return value
+
+
+def not_negative(text: str) -> float:
+    """Type of an option: a finite number from 0 up."""
+    if not 0 <= (value := _number(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def deliver(result: Result, text: str, target: str | None, prog: str) -> int:
