@@ -2,60 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
 import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from bench_support import AGL, post, stores, wait_for_rollouts
+from ports import free_port
 
 from agl.bench.results import Result
 from agl.bench.tasks import draw_task
 from agl.bench.verify import expected_attempts, expected_status
 from agl.cli import main
 
-AGL = str(Path(sys.executable).with_name("agl"))
 ROLLOUTS = 24
 
-StartStore = Callable[..., subprocess.Popen[bytes]]
 Capture = pytest.CaptureFixture[str]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@contextmanager
-def stores(port: int, folder: Path) -> Iterator[StartStore]:
-    """Start stores on one port, one after the other; each has answered when the call returns."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(*options: str) -> subprocess.Popen[bytes]:
-        with (folder / "store.log").open("ab") as log:
-            command = [AGL, "store", "--host", "127.0.0.1", "--port", str(port), *options]
-            process = subprocess.Popen(command, stdout=log, stderr=log)
-        started.append(process)
-        limit = time.monotonic() + 60
-        while not answers(port):
-            assert process.poll() is None, (folder / "store.log").read_text()
-            assert time.monotonic() < limit, "the store did not answer within 60 s"
-            time.sleep(0.05)
-        return process
-
-    yield start
-    for process in started:
-        process.terminate()
-        process.wait(20)
 
 
 @pytest.fixture(scope="module")
@@ -65,33 +29,6 @@ def store_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with stores(port, tmp_path_factory.mktemp("store")) as start:
         start()
         yield f"http://127.0.0.1:{port}"
-
-
-def answers(port: int) -> bool:
-    with suppress(OSError):
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/agl/health", timeout=1).close()
-        return True
-    return False
-
-
-def wait_for_rollouts(port: int, more_than: int) -> None:
-    """Until the store on this port has more than so many."""
-    limit = time.monotonic() + 60
-    url = f"http://127.0.0.1:{port}/v1/agl/statistics"
-    while True:
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            if json.load(answer)["total_rollouts"] > more_than:
-                return
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-
-
-def post(url: str, body: dict[str, Any]) -> Any:
-    request = urllib.request.Request(
-        url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=5) as answer:
-        return json.load(answer)
 
 
 def bench(url: str, *options: str) -> subprocess.CompletedProcess[str]:
