@@ -163,7 +163,7 @@ def test_a_store_killed_in_the_middle_is_reported(tmp_path: Path) -> None:
     )
     assert summary["verified"] == 180 - len(summary["lost"]), "the last batch is played in full"
     assert summary["connection_retries"] > 0
-    assert "batch 2: the store lost" in errors
+    assert "the store lost" in errors
 
 
 def test_time_that_is_over_is_reported_and_leaves_the_store_idle(store_url: str) -> None:
@@ -172,6 +172,7 @@ def test_time_that_is_over_is_reported_and_leaves_the_store_idle(store_url: str)
     assert done.returncode == 1
     assert "not done within 3 s" in done.stderr
     assert "rollouts did not finish, 1000 rollouts were never enqueued" in done.stderr
-    assert "3000 of 3000 rollouts not verified" in done.stderr.splitlines()[-1]
+    assert "of 3000 rollouts not verified" in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("partial result: not done within 3 s")
     alive = {"status_in": ["queuing", "requeuing", "preparing", "running"]}
     assert post(f"{store_url}/v1/agl/rollouts/search", alive)["total"] == 0

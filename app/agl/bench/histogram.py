@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 RELATIVE_ERROR = 1 / 512
@@ -45,7 +46,7 @@ class Histogram:
         It is the value at rank ``ceil(share * count)``, off by at most ``RELATIVE_ERROR``; 0 when
         there are no values.
         """
-        rank = max(-(-self.count * share // 1), 1)
+        rank = max(math.ceil(self.count * share), 1)
         for (low, width), count in sorted(self.buckets.items()):
             rank -= count
             if rank <= 0:
@@ -56,3 +57,9 @@ class Histogram:
     def maximum(self) -> float:
         """The largest value in seconds, exactly."""
         return self.largest / _NANOSECONDS
+
+
+def percentile_of(ordered: Sequence[float], share: float) -> float:
+    """Return the value at rank ``ceil(share * count)`` of values in ascending order; exact."""
+    rank = max(math.ceil(len(ordered) * share), 1)
+    return ordered[rank - 1] if ordered else 0.0

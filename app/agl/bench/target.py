@@ -121,13 +121,26 @@ def is_transient(error: BaseException) -> bool:
 class Persistence:
     """Repeats calls that fail for a passing reason, with growing pauses, until a deadline.
 
-    ``deadline`` is seconds since the epoch; ``over`` may end it sooner. ``retries`` counts repeats.
+    ``deadline`` is seconds since the epoch; ``over`` may end it sooner; ``tell`` hears when the
+    store goes away and when it is back. ``retries`` counts repeats.
     """
 
-    def __init__(self, deadline: float, over: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        deadline: float,
+        over: Callable[[], bool] = lambda: False,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._deadline = deadline
         self._over = over
+        self._tell = tell
+        self._away_since: float | None = None
         self.retries = 0
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the last call got no answer."""
+        return self._away_since is not None
 
     def is_over(self) -> bool:
         """Whether no further try may be made."""
@@ -155,12 +168,28 @@ class Persistence:
         failures = 0
         while True:
             try:
-                return await operation()
+                result = await operation()
             except Exception as error:
                 if not is_transient(error):
                     raise
                 failures += 1
+                self._note_away(error)
+            else:
+                self._note_back()
+                return result
             await self.pause(failures)
+
+    def _note_away(self, error: Exception) -> None:
+        if self._away_since is not None:
+            return
+        self._away_since = time.time()
+        left = max(self._deadline - self._away_since, 0)
+        self._tell(f"the store does not answer ({_reason(error)}); waiting up to {left:.0f} s")
+
+    def _note_back(self) -> None:
+        if self._away_since is not None:
+            self._tell(f"the store answers again after {time.time() - self._away_since:.1f} s")
+            self._away_since = None
 
 
 def _reason(error: BaseException) -> str:

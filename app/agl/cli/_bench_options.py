@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,13 @@ def not_negative(text: str) -> float:
     return value
 
 
+def fraction(text: str) -> float:
+    """Type of an option: above 0 and up to 1."""
+    if not 0 < (value := _number(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and up to 1")
+    return value
+
+
 def _number(text: str) -> float:
     try:
         return float(text)
@@ -103,8 +111,25 @@ def deliver(result: Result, text: str, target: str | None, prog: str) -> int:
     return EXIT_INTERRUPTED if result.interrupted else EXIT_FAULT
 
 
-def _json_target(text: str) -> str:
-    folder = Path(text).parent
-    if text != "-" and (not folder.is_dir() or Path(text).is_dir()):
+def writable(text: str) -> str:
+    """Type of an option: a file, there or not, in a folder that exists."""
+    if not Path(text).parent.is_dir() or Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is no file in a folder that exists")
     return text
+
+
+def append_lines(path: Path, lines: Sequence[str]) -> None:
+    """Append whole lines to a file.
+
+    Raises:
+        EnvironmentFault: it cannot be written.
+    """
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        raise EnvironmentFault(f"--summary-file {path}: {error.strerror}") from error
+
+
+def _json_target(text: str) -> str:
+    return text if text == "-" else writable(text)

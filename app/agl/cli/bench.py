@@ -14,6 +14,7 @@ from agl.cli import CommandParser
 
 COMMANDS: dict[str, str] = {
     "scenario": "play a training loop and verify every rollout",
+    "micro": "one kind of operation, by many processes at once",
     "load": "how many rollouts a store takes, and how long its answers take",
 }
 
