@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from types import FrameType
+from typing import Any
 
 from agl.bench.results import INTERRUPTED
 
@@ -29,6 +31,16 @@ class Interruption:
         self._stop = stop
         if self._signal is not None:
             stop()
+
+    async def until(self, work: Coroutine[Any, Any, object]) -> None:
+        """Do it to its end, or until the wish comes; :attr:`reason` tells which."""
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+        self.stop_with(lambda: loop.call_soon_threadsafe(task.cancel))
+        try:
+            await task
+        except asyncio.CancelledError:
+            if self.reason is None:
+                raise
 
     def take(self, number: int, frame: FrameType | None) -> None:
         """Be the handler of a signal.

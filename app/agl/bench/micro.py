@@ -241,30 +241,19 @@ async def _play_rounds(
         crew = Crew(_work, _shares(options, run_id))
         waiting: list[str] = []
         try:
-            await _until(crew.wait_ready(), interruption)
+            await interruption.until(crew.wait_ready())
             if client is not None and MODES[options.mode].enqueues and not interruption.reason:
                 requests = [request(run_id, number) for number in range(options.operations)]
                 enqueued = await client.enqueue_many_rollouts(requests)
                 waiting = [rollout.rollout_id for rollout in enqueued]
             if not interruption.reason:
                 crew.go()
-                await _until(crew.wait_done(), interruption)
+                await interruption.until(crew.wait_done())
         finally:
             outcomes = await crew.stop(_STOP_SECONDS)
             report.rounds.append(_round(outcomes))
             if client is not None and waiting:
                 await _tidy_up(report, client, waiting)
-
-
-async def _until(work: Any, interruption: Interruption) -> None:
-    """Do it to its end, or until an interruption."""
-    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
-    interruption.stop_with(lambda: loop.call_soon_threadsafe(task.cancel))
-    try:
-        await task
-    except asyncio.CancelledError:
-        if not interruption.reason:
-            raise
 
 
 async def _tidy_up(report: MicroReport, client: LightningStoreClient, ids: list[str]) -> None:
@@ -297,6 +286,7 @@ def _shares(options: MicroOptions, run_id: str) -> dict[str, _Share]:
 
 def _work(share: _Share, signals: Signals) -> ShareReport:
     """Process entry: do the share, operation after operation."""
+    signals.wait_to_begin()
     report = ShareReport(began=time.monotonic())
     operation = MODES[share.options.mode].operation
     if operation is None:

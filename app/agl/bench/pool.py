@@ -30,10 +30,17 @@ _PARENT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Signals:
-    """What all processes of a crew hear."""
+    """What a process of a crew hears, and how it says that it is ready."""
 
     go: Event
     stop: Event
+    channel: Connection
+
+    def wait_to_begin(self) -> None:
+        """Say that all is prepared, and wait for the others."""
+        self.channel.send(_READY)
+        while not self.go.wait(_PARENT_SECONDS) and not self.stopped():
+            pass
 
     def stopped(self) -> bool:
         """Whether to stop: somebody said so, or nobody is left to say it."""
@@ -49,7 +56,8 @@ class Failure:
 
 
 Work = Callable[[S, Signals], R]
-"""What a process does once all are ready: settings in, report out. A function of a module."""
+"""What a process does: settings in, report out. A function of a module. It has to call
+:meth:`Signals.wait_to_begin` once it is ready."""
 
 
 @dataclass
@@ -68,16 +76,16 @@ class Crew(Generic[S, R]):
     """
 
     def __init__(self, work: Work[S, R], settings: Mapping[str, S]) -> None:
-        _allow_many_files()
+        allow_many_files()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([work.__module__])
-        self._signals = Signals(context.Event(), context.Event())
+        self._go, self._stop = context.Event(), context.Event()
         self._members: list[_Member[R]] = []
         for name, one in settings.items():
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(
                 target=_be_member,
-                args=(work, one, self._signals, theirs),
+                args=(work, one, Signals(self._go, self._stop, theirs)),
                 name=name,
                 daemon=True,
             )
@@ -102,7 +110,7 @@ class Crew(Generic[S, R]):
 
     def go(self) -> None:
         """Let all of them begin."""
-        self._signals.go.set()
+        self._go.set()
 
     def gone(self) -> list[str]:
         """Return the processes that have ended without a report."""
@@ -119,8 +127,8 @@ class Crew(Generic[S, R]):
 
         A process that has left its report already is not disturbed.
         """
-        self._signals.stop.set()
-        self._signals.go.set()
+        self._stop.set()
+        self._go.set()
         limit = time.monotonic() + seconds
         while (waiting := self._collect()) and time.monotonic() < limit:
             await asyncio.to_thread(connection.wait, waiting, _POLL_SECONDS)
@@ -148,15 +156,12 @@ class Crew(Generic[S, R]):
         return [member.channel for member in waiting if member.outcome is None]
 
 
-def _be_member(work: Work[S, R], settings: S, signals: Signals, channel: Connection) -> None:
+def _be_member(work: Work[S, R], settings: S, signals: Signals) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A parent that is gone needs no report.
     with contextlib.suppress(BrokenPipeError):
-        channel.send(_READY)
-        while not signals.go.wait(_PARENT_SECONDS) and not signals.stopped():
-            pass
-        channel.send(work(settings, signals))
-    channel.close()
+        signals.channel.send(work(settings, signals))
+    signals.channel.close()
 
 
 def _receive(member: _Member[R]) -> R | Failure:
@@ -171,7 +176,7 @@ def _died(member: _Member[R]) -> Failure:
     return Failure(f"died with exit code {member.process.exitcode}")
 
 
-def _allow_many_files() -> None:
-    """Each process costs some descriptors here; let there be as many as the system permits."""
+def allow_many_files() -> None:
+    """Let this process have as many open files as the system permits."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

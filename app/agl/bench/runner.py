@@ -74,6 +74,7 @@ class ExportRefusedError(Exception):
 def run_runner(settings: RunnerSettings, signals: Signals) -> RunnerReport:
     """Process entry: play rollouts until told to stop."""
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+    signals.wait_to_begin()
     return asyncio.run(Runner(settings, signals).run())
 
 

@@ -84,14 +84,8 @@ class Scenario:
         Raises:
             EnvironmentFault: the store or Prometheus does not answer, or the store is not idle.
         """
-        task = asyncio.ensure_future(self._play())
-        loop = asyncio.get_running_loop()
-        self._interruption.stop_with(lambda: loop.call_soon_threadsafe(task.cancel))
         try:
-            await task
-        except asyncio.CancelledError:
-            if self._interruption.reason is None:
-                raise
+            await self._interruption.until(self._play())
         finally:
             await self._client.close()
         self._summary.partial = self._interruption.reason or self._summary.partial

@@ -15,6 +15,7 @@ from agl.cli import CommandParser
 COMMANDS: dict[str, str] = {
     "scenario": "play a training loop and verify every rollout",
     "micro": "one kind of operation, by many processes at once",
+    "collection": "inserts and dequeues without a store or HTTP around them",
     "load": "how many rollouts a store takes, and how long its answers take",
 }
 
