@@ -9,7 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench_support import AGL, post, stores, wait_for_rollouts
+from bench_support import (
+    AGL,
+    PATIENCE,
+    benching,
+    interrupted,
+    post,
+    statistics,
+    stores,
+    wait_for_rollouts,
+)
 from ports import free_port
 
 from agl.bench.results import Result
@@ -29,6 +38,20 @@ def store_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with stores(port, tmp_path_factory.mktemp("store")) as start:
         start()
         yield f"http://127.0.0.1:{port}"
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+def total_rollouts(url: str) -> int:
+    return statistics(port_of(url))["total_rollouts"]
+
+
+def work_left(url: str) -> int:
+    """Rollouts that are not finished."""
+    alive = {"status_in": ["queuing", "requeuing", "preparing", "running"]}
+    return post(f"{url}/v1/agl/rollouts/search", alive)["total"]
 
 
 def bench(url: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -164,15 +187,64 @@ def test_a_store_killed_in_the_middle_is_reported(tmp_path: Path) -> None:
     assert summary["verified"] == 180 - len(summary["lost"]), "the last batch is played in full"
     assert summary["connection_retries"] > 0
     assert "the store lost" in errors
+    assert "the store does not answer" in errors
+    assert "the store answers again after" in errors
 
 
 def test_time_that_is_over_is_reported_and_leaves_the_store_idle(store_url: str) -> None:
-    sizes = ("--rollouts", "3000", "--batch-size", "2000", "--runners", "1", "--timeout", "3")
+    sizes = ("--rollouts", "900", "--batch-size", "600", "--runners", "1", "--timeout", "3")
     done = bench(store_url, *sizes)
     assert done.returncode == 1
     assert "not done within 3 s" in done.stderr
-    assert "rollouts did not finish, 1000 rollouts were never enqueued" in done.stderr
-    assert "of 3000 rollouts not verified" in done.stderr
+    assert "rollouts did not finish, 300 rollouts were never enqueued" in done.stderr
+    assert "of 900 rollouts not verified" in done.stderr
     assert done.stderr.splitlines()[-1].endswith("partial result: not done within 3 s")
-    alive = {"status_in": ["queuing", "requeuing", "preparing", "running"]}
-    assert post(f"{store_url}/v1/agl/rollouts/search", alive)["total"] == 0
+    assert work_left(store_url) == 0
+
+
+SLEEPER = ("medium", "--runners", "1", "--sleep-seconds", "100000")
+"""Whose agent sleeps for longer than any test waits."""
+
+
+def test_a_stall_ends_the_run_and_names_who_is_to_blame(store_url: str) -> None:
+    options = ("--rollouts", "3", "--batch-size", "2", "--stall-seconds", "2")
+    with benching("scenario", *SLEEPER, *options, "--store-url", store_url) as run:
+        output, errors = run.communicate(timeout=PATIENCE)
+    result = Result.model_validate_json(output)
+    assert run.returncode == 1
+    assert result.partial is not None
+    assert "no rollout was finished for a long time (limit 2 s); 2 pending: ro-" in result.partial
+    assert "Worker-" in result.partial
+    assert "with ro-" in result.partial
+    assert errors.splitlines()[0].startswith("warning: no rollout was finished")
+    assert len(result.details["unfinished"]) == 2
+    assert work_left(store_url) == 0
+
+
+def test_ctrl_c_tells_what_was_done_and_leaves_nothing_running(store_url: str) -> None:
+    before = total_rollouts(store_url)
+    options = ("--rollouts", "5", "--batch-size", "2", "--store-url", store_url)
+    with benching("scenario", *SLEEPER, *options) as run:
+        wait_for_rollouts(port_of(store_url), more_than=before + 1)
+        code, result, _ = interrupted(run, signal.SIGINT)
+    assert code == 130
+    assert result.partial == "interrupted by SIGINT"
+    assert result.details["enqueued"] == len(result.details["unfinished"]) == 2
+    assert work_left(store_url) == 0
+
+
+def test_runs_beside_each_other_verify_their_own(store_url: str) -> None:
+    small = ("--runners", "1", "--max-rounds", "2", "--sleep-seconds", "0.3")
+    small = (*small, "--poll-seconds", "0.2", "--rollouts", "5", "--store-url", store_url)
+    single = ("high-concurrency", "--concurrency", "4", *small)
+    partial = ("long-queues", "--batch-size", "3", "--remaining", "2", *small, "--seed", "1")
+    with benching("scenario", *single) as one, benching("scenario", *partial) as other:
+        ended = [run.communicate(timeout=PATIENCE) for run in (one, other)]
+    for run, (output, errors) in zip((one, other), ended, strict=True):
+        assert run.returncode == 0, errors
+        result = Result.model_validate_json(output)
+        assert result.details["verified"] == 5
+        assert result.details["statuses"] == {"succeeded": 5}
+        assert result.details["spans"] >= 5 * 5
+        assert result.figure("rollout_p95") is not None
+    assert "5 of 5 rollouts finished" in ended[0][1]

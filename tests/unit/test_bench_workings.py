@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from array import array
 from collections import Counter
@@ -16,8 +17,17 @@ from agl.bench.collection import (
     measure_memory,
 )
 from agl.bench.interrupts import Interruption
-from agl.bench.micro import MicroOptions, MicroReport, MicroRound, ShareReport
+from agl.bench.micro import (
+    MicroOptions,
+    MicroReport,
+    MicroRound,
+    Share,
+    ShareReport,
+    work,
+)
 from agl.bench.operations import MODES
+from agl.bench.pool import Signals
+from agl.bench.target import DeadlinePassedError, Persistence
 from agl.errors import BackendUnavailableError
 
 OPTIONS = MicroOptions("rollout", "http://u:pass@host:1", processes=2, operations=10, patience=3.0)
@@ -77,6 +87,44 @@ def test_a_store_that_stays_away_makes_a_partial_result() -> None:
     lost.gave_up = True
     result = MicroReport(OPTIONS, 0.0, [MicroRound([lost], {})]).to_result(None)
     assert result.partial == "the store went away and did not come back within 3 s"
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_metrics_workload_counts_both_of_what_it_does(stopped: bool) -> None:
+    here, there = multiprocessing.Pipe()
+    signals = Signals(multiprocessing.Event(), multiprocessing.Event(), there)
+    signals.go.set()
+    if stopped:
+        signals.stop.set()
+    options = MicroOptions("metrics", "", processes=2, operations=21)
+    report = work(Share(options, "run", first=1, step=2, end=21), signals)
+    assert report.succeeded == (0 if stopped else 10)
+    assert report.ended >= report.began > 0
+    assert here.poll(), "it said that it was ready"
+
+
+async def test_persistence_tells_of_an_outage_and_gives_up_at_the_deadline() -> None:
+    said: list[str] = []
+    answers = [ConnectionRefusedError("no"), ConnectionRefusedError("no"), "here"]
+
+    async def ask() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    patient = Persistence(time.time() + 60, tell=said.append)
+    assert await patient.call(ask) == "here"
+    assert not patient.is_away
+    assert [line.partition(" (")[0].partition(" after")[0] for line in said] == [
+        "the store does not answer",
+        "the store answers again",
+    ]
+    answers.append(ConnectionRefusedError("no"))
+    late = Persistence(time.time(), tell=said.append)
+    with pytest.raises(DeadlinePassedError):
+        await late.call(ask)
+    assert late.is_away
 
 
 async def test_a_worker_ends_with_the_queue_and_with_the_database() -> None:

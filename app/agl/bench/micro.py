@@ -45,7 +45,7 @@ class MicroOptions:
 
 
 @dataclass(frozen=True)
-class _Share:
+class Share:
     """The part of one process: operations ``first``, ``first + step``, … below ``end``."""
 
     options: MicroOptions
@@ -219,7 +219,7 @@ async def measure(options: MicroOptions, interruption: Interruption) -> MicroRep
         await _play_rounds(report, interruption, None)
         return report
     await require_access(options.store_url)
-    client = LightningStoreClient(options.store_url)
+    client = LightningStoreClient(options.store_url, retry_delays=(), health_retry_delays=())
     try:
         await require_idle(client, options.store_url, (AGENT,) if mode.enqueues else ())
         await _play_rounds(report, interruption, client)
@@ -238,7 +238,7 @@ async def _play_rounds(
         if interruption.reason or report.to_result(None).partial:
             return
         run_id = uuid.uuid4().hex
-        crew = Crew(_work, _shares(options, run_id))
+        crew = Crew(work, _shares(options, run_id))
         waiting: list[str] = []
         try:
             await interruption.until(crew.wait_ready())
@@ -276,15 +276,15 @@ def _round(outcomes: Mapping[str, ShareReport | Failure]) -> MicroRound:
     return MicroRound(shares, lost)
 
 
-def _shares(options: MicroOptions, run_id: str) -> dict[str, _Share]:
+def _shares(options: MicroOptions, run_id: str) -> dict[str, Share]:
     count = min(options.processes, options.operations)
     return {
-        f"micro-{first}": _Share(options, run_id, first, count, options.operations)
+        f"micro-{first}": Share(options, run_id, first, count, options.operations)
         for first in range(count)
     }
 
 
-def _work(share: _Share, signals: Signals) -> ShareReport:
+def work(share: Share, signals: Signals) -> ShareReport:
     """Process entry: do the share, operation after operation."""
     signals.wait_to_begin()
     report = ShareReport(began=time.monotonic())
@@ -303,7 +303,7 @@ def _work(share: _Share, signals: Signals) -> ShareReport:
 
 
 async def _with_one_client(
-    share: _Share, signals: Signals, report: ShareReport, operation: Operation
+    share: Share, signals: Signals, report: ShareReport, operation: Operation
 ) -> None:
     client = _client(share)
     try:
@@ -318,7 +318,7 @@ async def _with_one_client(
 
 
 async def _with_own_client(
-    share: _Share, signals: Signals, report: ShareReport, operation: Operation, number: int
+    share: Share, signals: Signals, report: ShareReport, operation: Operation, number: int
 ) -> None:
     """The operation with connecting and closing, all of which counts."""
     began = time.monotonic()
@@ -331,7 +331,7 @@ async def _with_own_client(
         report.seconds.append(time.monotonic() - began)
 
 
-async def _operate(share: _Share, signals: Signals, report: ShareReport, operation: Any) -> bool:
+async def _operate(share: Share, signals: Signals, report: ShareReport, operation: Any) -> bool:
     """Whether it succeeded; after a failure that may pass, waits until the store is back."""
     try:
         await operation
@@ -344,7 +344,7 @@ async def _operate(share: _Share, signals: Signals, report: ShareReport, operati
     return True
 
 
-async def _is_back(share: _Share, signals: Signals) -> bool:
+async def _is_back(share: Share, signals: Signals) -> bool:
     limit = time.monotonic() + share.options.patience
     while not signals.stopped():
         try:
@@ -358,11 +358,11 @@ async def _is_back(share: _Share, signals: Signals) -> bool:
     return True
 
 
-def _client(share: _Share) -> LightningStoreClient:
+def _client(share: Share) -> LightningStoreClient:
     return LightningStoreClient(share.options.store_url, retry_delays=(), health_retry_delays=())
 
 
-def _count(share: _Share, signals: Signals, report: ShareReport) -> None:
+def _count(share: Share, signals: Signals, report: ShareReport) -> None:
     """Count and observe, which are two operations, through two console backends."""
     backend = MultiMetricsBackend(
         [

@@ -51,9 +51,14 @@ async def require_idle(client: LightningStoreClient, url: str, beside: Collectio
     )
 
 
-async def cancel_rollouts(client: LightningStoreClient, ids: Collection[str]) -> str:
-    """Cancel what a run leaves behind, for at most 10 s; returns why some stay, or ""."""
-    persistence = Persistence(time.time() + _CLEANUP_SECONDS)
+async def cancel_rollouts(
+    client: LightningStoreClient, ids: Collection[str], *, is_away: bool = False
+) -> str:
+    """Cancel what a run leaves behind; returns why some stay, or "".
+
+    It takes at most 10 s, and is tried once where the store ``is_away`` already.
+    """
+    persistence = Persistence(time.time() + (0 if is_away else _CLEANUP_SECONDS))
     room = asyncio.Semaphore(_CANCELLED_AT_ONCE)
 
     async def cancel(rollout_id: str) -> None:

@@ -153,7 +153,10 @@ class Scenario:
                 self._summary.duration = time.monotonic() - began
             reports = await crew.stop(_STOP_SECONDS + self._preset.longest_rollout)
             self._summary.unfinished = self._ledger.under_way
-            if note := await cancel_rollouts(self._client, self._summary.unfinished):
+            note = await cancel_rollouts(
+                self._client, self._summary.unfinished, is_away=self._persistence.is_away
+            )
+            if note:
                 self._progress.say(note)
             self._add_reports(reports)
 
