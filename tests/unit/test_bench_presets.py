@@ -106,6 +106,17 @@ def test_traces_are_reproducible_and_differ() -> None:
     assert [span.attributes for span in first] != [span.attributes for span in other]
 
 
+def test_a_span_of_many_attributes_keeps_them_and_its_number() -> None:
+    recording = AttemptRecording("ro-1", "at-1", itertools.count(1).__next__)
+    with recording.tracer.start_as_current_span(
+        "wide", attributes={f"a{n}": n for n in range(300)}
+    ):
+        pass
+    (span,) = recording.spans
+    assert len(span.attributes or {}) == 301
+    assert (span.attributes or {})["agentlightning.span_sequence_id"] == 1
+
+
 @pytest.mark.parametrize(
     ("spoil", "complaint"),
     [

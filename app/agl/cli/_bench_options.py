@@ -29,6 +29,17 @@ def add_store_url(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_patience(parser: argparse.ArgumentParser) -> None:
+    """Add ``--patience``, in seconds."""
+    parser.add_argument(
+        "--patience",
+        type=not_negative,
+        default=30.0,
+        metavar="S",
+        help="how long the store may be away before the run is given up (default: 30)",
+    )
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add ``--json FILE``, which :func:`deliver` heeds."""
     parser.add_argument(

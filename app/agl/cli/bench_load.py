@@ -6,7 +6,15 @@ import argparse
 import asyncio
 import sys
 
-from agl.cli._bench_options import add_json, add_store_url, deliver, not_negative, positive, seconds
+from agl.cli._bench_options import (
+    add_json,
+    add_patience,
+    add_store_url,
+    deliver,
+    not_negative,
+    positive,
+    seconds,
+)
 
 DESCRIPTION = """\
 Load a running store over keep-alive connections: start a rollout, add 4 spans, finish, again and
@@ -29,13 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=seconds, default=10.0, metavar="S", help="of a round (default: 10)")
     add("--warmup", type=not_negative, default=2.0, metavar="S", help="before it (default: 2)")
     add("--rounds", type=positive, default=3, metavar="N", help="how often (default: 3)")
-    add(
-        "--patience",
-        type=not_negative,
-        default=30.0,
-        metavar="S",
-        help="how long the store may be away before the run is given up (default: 30)",
-    )
+    add_patience(parser)
     add(
         "--server-pid",
         type=positive,

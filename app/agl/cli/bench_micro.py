@@ -10,10 +10,10 @@ from pathlib import Path
 from agl.bench.operations import MODES
 from agl.cli._bench_options import (
     add_json,
+    add_patience,
     add_store_url,
     append_lines,
     deliver,
-    not_negative,
     positive,
     writable,
 )
@@ -45,13 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a new one for each operation, or one that a process keeps (default: fresh)",
     )
     add("--rounds", type=positive, default=1, metavar="N", help="how often (default: 1)")
-    add(
-        "--patience",
-        type=not_negative,
-        default=30.0,
-        metavar="S",
-        help="how long the store may be away before the run is given up (default: 30)",
-    )
+    add_patience(parser)
     add("--summary-file", type=writable, metavar="FILE", help="append the summary line there")
     add_json(parser)
 
