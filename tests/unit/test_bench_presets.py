@@ -138,10 +138,15 @@ def test_a_status_that_is_wrong_is_said() -> None:
 
 
 def test_the_guard_warns_once_a_stall_and_then_gives_up() -> None:
-    clock = itertools.chain([0, 10, 49, 51, 60, 70, 119, 121, 130, 171]).__next__
+    clock = iter([0, 10, 49, 51, 60, 70, 119, 121, 130, 171]).__next__
     guard = StallGuard(100, clock)
     seen = [guard.look(n) for n in (0, 0, 0, 0, 5, 5, 5, 5, 5)]
     assert seen == ["on", "on", "warn", "on", "on", "on", "warn", "on", "over"]
+
+
+def test_the_guard_gives_nobody_up_unwarned() -> None:
+    guard = StallGuard(100, iter([0, 500, 501]).__next__)
+    assert [guard.look(0), guard.look(0)] == ["warn", "over"]
 
 
 def test_who_is_to_blame_is_named_in_a_few_words() -> None:

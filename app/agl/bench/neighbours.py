@@ -51,6 +51,16 @@ async def require_idle(client: LightningStoreClient, url: str, beside: Collectio
     )
 
 
+async def unfinished_of(client: LightningStoreClient, run_id: str) -> list[str]:
+    """Return the unfinished rollouts of a run, those too whose answer an interruption cut off.
+
+    Raises:
+        StoreError, aiohttp.ClientError, TimeoutError: the store does not tell.
+    """
+    found = await client.query_rollouts(status_in=["queuing", "requeuing", "preparing", "running"])
+    return [one.rollout_id for one in found if (one.metadata or {}).get(RUN_KEY) == run_id]
+
+
 async def cancel_rollouts(
     client: LightningStoreClient, ids: Collection[str], *, is_away: bool = False
 ) -> str:

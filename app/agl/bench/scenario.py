@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
 import uuid
@@ -14,7 +15,7 @@ import aiohttp
 from agl.bench.interrupts import Interruption
 from agl.bench.ledger import Ledger
 from agl.bench.modes import Algorithm
-from agl.bench.neighbours import cancel_rollouts, require_idle
+from agl.bench.neighbours import cancel_rollouts, require_idle, unfinished_of
 from agl.bench.pool import Crew, Failure
 from agl.bench.presets import Preset
 from agl.bench.prometheus import PrometheusWitness
@@ -153,12 +154,19 @@ class Scenario:
                 self._summary.duration = time.monotonic() - began
             reports = await crew.stop(_STOP_SECONDS + self._preset.longest_rollout)
             self._summary.unfinished = self._ledger.under_way
-            note = await cancel_rollouts(
-                self._client, self._summary.unfinished, is_away=self._persistence.is_away
-            )
-            if note:
-                self._progress.say(note)
+            await self._tidy_up()
             self._add_reports(reports)
+
+    async def _tidy_up(self) -> None:
+        """Leave nothing behind that a later run would trip over, as far as the store lets us."""
+        if self._summary.finished == self._preset.rollouts:
+            return
+        away = self._persistence.is_away
+        left = set(self._summary.unfinished)
+        with contextlib.suppress(StoreError, aiohttp.ClientError, OSError, TimeoutError):
+            left |= set(await unfinished_of(self._client, self._run_id))
+        if note := await cancel_rollouts(self._client, left, is_away=away):
+            self._progress.say(note)
 
     async def _first_free_number(self) -> int:
         """Return from where to number our workers, so that they are nobody else's."""

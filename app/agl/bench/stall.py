@@ -12,7 +12,7 @@ _SHOWN = 10
 
 
 class StallGuard:
-    """Watches a number that has to rise; warns after half of ``seconds``, gives up after all."""
+    """Watches a number that has to rise; warns after half of ``seconds``, later gives up."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -27,12 +27,12 @@ class StallGuard:
         if progress != self._progress:
             self._progress, self._since, self._warned = progress, now, False
         still = now - self._since
-        if still >= self._seconds:
-            return "over"
-        if still < self._seconds / 2 or self._warned:
+        if still < self._seconds / 2:
             return "on"
-        self._warned = True
-        return "warn"
+        if not self._warned:
+            self._warned = True
+            return "warn"
+        return "over" if still >= self._seconds else "on"
 
 
 def names_of(ids: Sequence[str]) -> str:
