@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from agl.bench.neighbours import AGENT_KEY, RUN_KEY, agent_of
+from agl.bench.neighbours import (
+    AGENT_KEY,
+    RUN_KEY,
+    agent_of,
+    first_free_number,
+    others_since,
+)
 from agl.bench.presets import PRESETS, Preset
 from agl.bench.prometheus import judge
 from agl.bench.random_agent import TraceSettings, draw_plan, write_trace
@@ -163,6 +169,15 @@ def test_only_marked_rollouts_belong_to_a_run() -> None:
     assert agent_of({RUN_KEY: "a", AGENT_KEY: "random"}) == "random"
     assert agent_of({AGENT_KEY: "random"}) is None
     assert agent_of(None) is None
+
+
+def test_workers_are_numbered_after_those_that_others_have() -> None:
+    beats = {"Worker-0": 99.0, "Worker-4": 95.0, "Worker-9": 50.0, "Worker-7b": 99.0}
+    workers = [Worker(worker_id=key, last_heartbeat_time=beat) for key, beat in beats.items()]
+    workers.append(Worker(worker_id="Worker-20"))
+    assert first_free_number(workers, now=100.0) == 5
+    assert first_free_number([], now=100.0) == 0
+    assert others_since(workers, ["Worker-0"], since=90.0) == ["Worker-4", "Worker-7b"]
 
 
 def test_beside_others_the_counter_may_rise_by_more_but_not_by_less() -> None:

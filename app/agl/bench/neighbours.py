@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import aiohttp
@@ -12,6 +13,7 @@ import aiohttp
 from agl.bench.target import DeadlinePassedError, Persistence, redacted, refusal
 from agl.errors import EnvironmentFault, StoreError
 from agl.store.client_server import LightningStoreClient
+from agl.types import Worker
 
 RUN_KEY = "agl_bench_run"
 """In the metadata of every rollout that a run enqueues: which run."""
@@ -20,6 +22,8 @@ AGENT_KEY = "agent"
 """Likewise: which agent is to play it, whichever run has the runner that takes it."""
 
 _LOOKED_AT = 100
+_RECENT_SECONDS = 10.0
+_WORKER = re.compile(r"Worker-(\d+)")
 _CLEANUP_SECONDS = 10.0
 _CANCELLED_AT_ONCE = 8
 
@@ -28,6 +32,27 @@ def agent_of(metadata: Mapping[str, Any] | None) -> str | None:
     """Return which agent is to play a rollout; ``None`` when no benchmark has enqueued it."""
     known = metadata or {}
     return known.get(AGENT_KEY) if RUN_KEY in known else None
+
+
+def first_free_number(workers: Iterable[Worker], now: float) -> int:
+    """Return from where to number workers, so that none is one that was heard of lately."""
+    recent = now - _RECENT_SECONDS
+    taken = [
+        int(match[1])
+        for worker in workers
+        if (worker.last_heartbeat_time or 0.0) >= recent
+        and (match := _WORKER.fullmatch(worker.worker_id))
+    ]
+    return max(taken, default=-1) + 1
+
+
+def others_since(workers: Iterable[Worker], mine: Collection[str], since: float) -> list[str]:
+    """Return the workers that are not mine and were heard of since then."""
+    return [
+        worker.worker_id
+        for worker in workers
+        if worker.worker_id not in mine and (worker.last_heartbeat_time or 0.0) >= since
+    ]
 
 
 async def require_idle(client: LightningStoreClient, url: str, beside: Collection[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 import uuid
 from collections.abc import Mapping
@@ -15,7 +14,13 @@ import aiohttp
 from agl.bench.interrupts import Interruption
 from agl.bench.ledger import Ledger
 from agl.bench.modes import Algorithm
-from agl.bench.neighbours import cancel_rollouts, require_idle, unfinished_of
+from agl.bench.neighbours import (
+    cancel_rollouts,
+    first_free_number,
+    others_since,
+    require_idle,
+    unfinished_of,
+)
 from agl.bench.pool import Crew, Failure
 from agl.bench.presets import Preset
 from agl.bench.prometheus import PrometheusWitness
@@ -30,8 +35,6 @@ from agl.types import Worker
 
 _WATCH_SECONDS = 1.0
 _STOP_SECONDS = 20.0
-_RECENT_SECONDS = 10.0
-_WORKER = re.compile(r"Worker-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -127,13 +130,7 @@ class Scenario:
     async def _others(self) -> list[str]:
         """Return the workers of others that were there since this run began."""
         workers = await self._persistence.call(self._client.query_workers)
-        mine = set(self._workers)
-        return [
-            worker.worker_id
-            for worker in workers
-            if worker.worker_id not in mine
-            and (worker.last_heartbeat_time or 0.0) >= self._summary.started
-        ]
+        return others_since(workers, self._workers, self._summary.started)
 
     async def _play_with_runners(self) -> None:
         first = await self._first_free_number()
@@ -173,14 +170,7 @@ class Scenario:
         workers = await self._persistence.call(
             lambda: self._client.query_workers(worker_id_contains="Worker-")
         )
-        recent = time.time() - _RECENT_SECONDS
-        taken = [
-            int(match[1])
-            for worker in workers
-            if (worker.last_heartbeat_time or 0.0) >= recent
-            and (match := _WORKER.fullmatch(worker.worker_id))
-        ]
-        return max(taken, default=-1) + 1
+        return first_free_number(workers, time.time())
 
     async def _play_until_cut_short(self, crew: Crew[RunnerSettings, RunnerReport]) -> None:
         algorithm = Algorithm(
