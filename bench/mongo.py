@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from agl.errors import AglError
+from bench.loading import play
 from bench.mongo_growth import growth
 from bench.mongo_servers import (
     STAND_IN,
@@ -28,7 +29,6 @@ from bench.mongo_servers import (
     inserting,
     serving,
 )
-from bench.store import LOADER, build_loader
 
 SPANS = 4
 REQUESTS = 6
@@ -71,14 +71,13 @@ _RATIOS = {
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
-        build_loader()
         with any_server(*STAND_IN) as server:
             report: dict[str, Any] = {"server": describe(server), "cores": os.cpu_count()}
             if "speed" in options.parts:
                 report |= measure(server, options)
             if "growth" in options.parts:
                 report["growth"] = growth(server, options.rollouts)
-    except (RuntimeError, OSError) as error:
+    except (AglError, RuntimeError, OSError) as error:
         print(f"bench mongo: error: {error}", file=sys.stderr)
         return 1
     print(text_of(report))
@@ -141,16 +140,9 @@ def _run(server: MongoServer, variant: str, options: argparse.Namespace) -> Run:
 
 def _serve(server: MongoServer, database: str, processes: int, options: argparse.Namespace) -> Run:
     with serving(server, database, processes) as store:
-        command = [str(LOADER), "127.0.0.1", str(store.port), str(options.clients)]
-        command += [str(options.warmup), str(options.seconds), *map(str, store.pids)]
         before = 0.0 if server.pid is None else cpu_seconds(server.pid)
-        done = subprocess.run(command, capture_output=True, text=True)
+        run = play(store.port, options, store.pids)
         after = 0.0 if server.pid is None else cpu_seconds(server.pid)
-        if done.returncode:
-            raise RuntimeError(f"the loader failed: {done.stderr.strip()}")
-        run: Run = json.loads(done.stdout)
-        if run["failures"]:
-            raise RuntimeError(f"{run['failures']} failed requests; {done.stderr}")
         rate = SPANS * run["rollouts_per_second"]
         whole = options.warmup + options.seconds
         return {

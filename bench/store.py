@@ -9,30 +9,26 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.servers import ROOT, resident_mib, serving
+from agl.bench.loader import BUSY_SHARE, ROLLOUT
+from agl.errors import AglError
+from bench.loading import play
+from bench.servers import resident_mib, serving
 
 VARIANTS = ("yardstick", "ours", "ours-no-tracker")
-LOADER_SOURCE = ROOT / "bench" / "loader" / "load.c"
-LOADER = ROOT / ".cache" / "bench" / "load"
-LOADER_LIMIT = 0.7
-"""Share of a core above which the loader may be what is measured."""
-
 Run = dict[str, Any]
 
 
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
-        build_loader()
         report = measure(options)
-    except (RuntimeError, OSError) as error:
+    except (AglError, RuntimeError, OSError) as error:
         print(f"bench store: error: {error}", file=sys.stderr)
         return 1
     print(text_of(report))
@@ -59,26 +55,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def build_loader() -> None:
-    """Compile the loader unless that has been done.
-
-    Raises:
-        RuntimeError: there is no C compiler, or it fails.
-    """
-    if LOADER.exists() and LOADER.stat().st_mtime >= LOADER_SOURCE.stat().st_mtime:
-        return
-    LOADER.parent.mkdir(parents=True, exist_ok=True)
-    command = ["cc", "-O2", "-o", str(LOADER), str(LOADER_SOURCE)]
-    try:
-        subprocess.run(command, check=True, capture_output=True, text=True)
-    except FileNotFoundError:
-        raise RuntimeError(
-            "no C compiler for the loader - type: sudo apt-get install -y gcc libc6-dev"
-        ) from None
-    except subprocess.CalledProcessError as failed:
-        raise RuntimeError(f"the loader does not compile:\n{failed.stderr}") from None
-
-
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run all rounds and put the figures together."""
     rounds: list[dict[str, Run]] = []
@@ -93,7 +69,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             "seconds": options.seconds,
             "warmup_seconds": options.warmup,
             "rounds": options.rounds,
-            "rollout": "start, 4 spans of 8 attributes of 80 characters, finish",
+            "rollout": ROLLOUT,
         },
         "cores": os.cpu_count(),
         "python": sys.version.split()[0],
@@ -106,14 +82,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def _run(variant: str, options: argparse.Namespace) -> Run:
     with serving(variant) as server:
-        command = [str(LOADER), "127.0.0.1", str(server.port), str(options.clients)]
-        command += [str(options.warmup), str(options.seconds), str(server.pid)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"{variant}: the loader failed: {done.stderr.strip()}")
-        run: Run = json.loads(done.stdout)
-        if run["failures"]:
-            raise RuntimeError(f"{variant}: {run['failures']} failed requests; {done.stderr}")
+        run: Run = play(server.port, options, [server.pid])
         run["ready_seconds"] = server.ready_seconds
         run["idle_mib"] = server.idle_mib
         run["loaded_mib"] = resident_mib(server.pid)
@@ -170,7 +139,7 @@ def _notes(rounds: list[dict[str, Run]]) -> list[str]:
     notes = [
         f"{variant}: the loader took {run['loader_cpu_share']:.0%} of a core; its speed may limit"
         for variant, run in runs
-        if run["loader_cpu_share"] > LOADER_LIMIT
+        if run["loader_cpu_share"] > BUSY_SHARE
     ]
     notes += [
         f"{variant}: the server got only {run['server_cpu_share']:.0%} of a core; other programs "

@@ -244,6 +244,12 @@ def process_environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+def cache_folder() -> Path:
+    """Where to keep what can be made again: ``agl-stack`` in ``XDG_CACHE_HOME`` or ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "agl-stack"
+
+
 def set_multiproc_dir(folder: Path | None) -> None:
     """Set ``PROMETHEUS_MULTIPROC_DIR`` for this process and its children; ``None`` unsets it."""
     if folder is None:

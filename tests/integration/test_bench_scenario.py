@@ -2,59 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
 import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from bench_support import (
+    AGL,
+    PATIENCE,
+    benching,
+    interrupted,
+    post,
+    statistics,
+    stores,
+    wait_for_rollouts,
+)
+from ports import free_port
 
+from agl.bench.results import Result
 from agl.bench.tasks import draw_task
 from agl.bench.verify import expected_attempts, expected_status
 from agl.cli import main
 
-AGL = str(Path(sys.executable).with_name("agl"))
 ROLLOUTS = 24
 
-StartStore = Callable[..., subprocess.Popen[bytes]]
 Capture = pytest.CaptureFixture[str]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@contextmanager
-def stores(port: int, folder: Path) -> Iterator[StartStore]:
-    """Start stores on one port, one after the other; each has answered when the call returns."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(*options: str) -> subprocess.Popen[bytes]:
-        with (folder / "store.log").open("ab") as log:
-            command = [AGL, "store", "--host", "127.0.0.1", "--port", str(port), *options]
-            process = subprocess.Popen(command, stdout=log, stderr=log)
-        started.append(process)
-        limit = time.monotonic() + 60
-        while not answers(port):
-            assert process.poll() is None, (folder / "store.log").read_text()
-            assert time.monotonic() < limit, "the store did not answer within 60 s"
-            time.sleep(0.05)
-        return process
-
-    yield start
-    for process in started:
-        process.terminate()
-        process.wait(20)
 
 
 @pytest.fixture(scope="module")
@@ -66,31 +40,18 @@ def store_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-def answers(port: int) -> bool:
-    with suppress(OSError):
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/agl/health", timeout=1).close()
-        return True
-    return False
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
 
 
-def wait_for_rollouts(port: int, more_than: int) -> None:
-    """Until the store on this port has more than so many."""
-    limit = time.monotonic() + 60
-    url = f"http://127.0.0.1:{port}/v1/agl/statistics"
-    while True:
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            if json.load(answer)["total_rollouts"] > more_than:
-                return
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+def total_rollouts(url: str) -> int:
+    return statistics(port_of(url))["total_rollouts"]
 
 
-def post(url: str, body: dict[str, Any]) -> Any:
-    request = urllib.request.Request(
-        url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=5) as answer:
-        return json.load(answer)
+def work_left(url: str) -> int:
+    """Rollouts that are not finished."""
+    alive = {"status_in": ["queuing", "requeuing", "preparing", "running"]}
+    return post(f"{url}/v1/agl/rollouts/search", alive)["total"]
 
 
 def bench(url: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -110,9 +71,10 @@ def fails_at_once(capsys: Capture, code: int, *options: str) -> str:
 
 def test_every_rollout_is_played_and_verified(store_url: str) -> None:
     sizes = ("--rollouts", str(ROLLOUTS), "--batch-size", "16", "--runners", "2", "--seed", "5")
-    done = bench(store_url, *sizes, "--json")
+    done = bench(store_url, *sizes, "--json", "-")
     assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)
+    result = Result.model_validate_json(done.stdout)
+    summary = result.details
     tasks = [draw_task(5, index) for index in range(ROLLOUTS)]
     attempts = [expected_attempts(task, "") for task in tasks]
     assert summary["verified"] == ROLLOUTS
@@ -124,8 +86,9 @@ def test_every_rollout_is_played_and_verified(store_url: str) -> None:
     assert summary["attempts"] == sum(len(tries) for tries in attempts)
     assert summary["retries"] == sum(len(tries) - 1 for tries in attempts) > 0
     assert summary["spans"] == sum(len(one.spans) for tries in attempts for one in tries)
-    assert summary["problems"] == summary["lost"] == summary["unfinished"] == []
-    assert summary["rollouts_per_second"] > 0
+    assert summary["lost"] == summary["unfinished"] == []
+    assert result.ok
+    assert all(figure.median > 0 for figure in result.figures)
     assert done.stderr.splitlines() == [
         "batch 1: 16 of 24 rollouts finished",
         "batch 2: 24 of 24 rollouts finished",
@@ -195,7 +158,7 @@ def test_bad_usage_is_one_clear_line(options: list[str], complaint: str, capsys:
 
 def test_a_store_killed_in_the_middle_is_reported(tmp_path: Path) -> None:
     port = free_port()
-    options = ["--rollouts", "180", "--batch-size", "60", "--runners", "2", "--json"]
+    options = ["--rollouts", "180", "--batch-size", "60", "--runners", "2", "--json", "-"]
     command = [AGL, "bench", "scenario", "minimal", "--store-url", f"http://127.0.0.1:{port}"]
     with stores(port, tmp_path) as start:
         first = start()
@@ -213,25 +176,74 @@ def test_a_store_killed_in_the_middle_is_reported(tmp_path: Path) -> None:
         finally:
             run.kill()
             run.wait()
-    summary = json.loads(output)
+    result = Result.model_validate_json(output)
+    summary = result.details
     assert run.returncode == 1
-    assert summary["ok"] is False
     assert 0 < len(summary["lost"]) <= 60
-    assert summary["problems"][0] == (
+    assert result.problems[0] == (
         f"{len(summary['lost'])} rollouts were lost: "
         "the store is another process than at the start, which took its memory along"
     )
     assert summary["verified"] == 180 - len(summary["lost"]), "the last batch is played in full"
     assert summary["connection_retries"] > 0
-    assert "batch 2: the store lost" in errors
+    assert "the store lost" in errors
+    assert "the store does not answer" in errors
+    assert "the store answers again after" in errors
 
 
 def test_time_that_is_over_is_reported_and_leaves_the_store_idle(store_url: str) -> None:
-    sizes = ("--rollouts", "3000", "--batch-size", "2000", "--runners", "1", "--timeout", "3")
+    sizes = ("--rollouts", "900", "--batch-size", "600", "--runners", "1", "--timeout", "3")
     done = bench(store_url, *sizes)
     assert done.returncode == 1
-    assert "not done within 3 s" in done.stdout
-    assert "rollouts did not finish, 1000 rollouts were never enqueued" in done.stdout
-    assert "3000 of 3000 rollouts not verified" in done.stderr.splitlines()[-1]
-    alive = {"status_in": ["queuing", "requeuing", "preparing", "running"]}
-    assert post(f"{store_url}/v1/agl/rollouts/search", alive)["total"] == 0
+    assert "not done within 3 s" in done.stderr
+    assert "rollouts did not finish, 300 rollouts were never enqueued" in done.stderr
+    assert "of 900 rollouts not verified" in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("partial result: not done within 3 s")
+    assert work_left(store_url) == 0
+
+
+SLEEPER = ("medium", "--runners", "1", "--sleep-seconds", "100000")
+"""Whose agent sleeps for longer than any test waits."""
+
+
+def test_a_stall_ends_the_run_and_names_who_is_to_blame(store_url: str) -> None:
+    options = ("--rollouts", "3", "--batch-size", "2", "--stall-seconds", "4")
+    with benching("scenario", *SLEEPER, *options, "--store-url", store_url) as run:
+        output, errors = run.communicate(timeout=PATIENCE)
+    result = Result.model_validate_json(output)
+    assert run.returncode == 1
+    assert result.partial is not None
+    assert "no rollout was finished for a long time (limit 4 s); 2 pending: ro-" in result.partial
+    assert "Worker-" in result.partial
+    assert errors.splitlines()[0].startswith("warning: no rollout was finished")
+    assert len(result.details["unfinished"]) == 2
+    assert work_left(store_url) == 0
+
+
+def test_ctrl_c_tells_what_was_done_and_leaves_nothing_running(store_url: str) -> None:
+    before = total_rollouts(store_url)
+    options = ("--rollouts", "5", "--batch-size", "2", "--store-url", store_url)
+    with benching("scenario", *SLEEPER, *options) as run:
+        wait_for_rollouts(port_of(store_url), more_than=before + 1)
+        code, result, _ = interrupted(run, signal.SIGINT)
+    assert code == 130
+    assert result.partial == "interrupted by SIGINT"
+    assert result.details["enqueued"] == len(result.details["unfinished"]) > 0
+    assert work_left(store_url) == 0
+
+
+def test_runs_beside_each_other_verify_their_own(store_url: str) -> None:
+    small = ("--runners", "1", "--max-rounds", "2", "--sleep-seconds", "0.3")
+    small = (*small, "--poll-seconds", "0.2", "--rollouts", "5", "--store-url", store_url)
+    single = ("high-concurrency", "--concurrency", "4", *small)
+    partial = ("long-queues", "--batch-size", "3", "--remaining", "2", *small, "--seed", "1")
+    with benching("scenario", *single) as one, benching("scenario", *partial) as other:
+        ended = [run.communicate(timeout=PATIENCE) for run in (one, other)]
+    for run, (output, errors) in zip((one, other), ended, strict=True):
+        assert run.returncode == 0, errors
+        result = Result.model_validate_json(output)
+        assert result.details["verified"] == 5
+        assert result.details["statuses"] == {"succeeded": 5}
+        assert result.details["spans"] >= 5 * 5
+        assert result.figure("rollout_p95") is not None
+    assert "5 of 5 rollouts finished" in ended[0][1]

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from grafana_double import TOKEN, VIEWER, GrafanaDouble, series, serving
 
+from agl.bench.results import Figure, Result
 from agl.cli import main
 from agl.ops.alerting import load_alerts
 from agl.ops.grafana.annotate import STARTS
@@ -276,18 +277,26 @@ class TestPush:
 
 
 class TestAnnotate:
-    def test_from_the_summary_of_a_run(self, site: Site, tmp_path: Path, capsys: Capture) -> None:
+    @pytest.mark.parametrize(("end", "time"), [("2001-02-03T04:05:06Z", 981173106000), ("now", 0)])
+    def test_from_the_result_of_a_run(
+        self, site: Site, tmp_path: Path, end: str, time: int
+    ) -> None:
         file = tmp_path / "run.json"
-        summary = {"scenario": "minimal", "ok": True, "rollouts": 200, "runners": 8}
-        summary |= {"duration_seconds": 12.5, "rollouts_per_second": 16.0}
-        file.write_text(json.dumps(summary))
-        arguments = ("annotate", "benchmark", f"--summary={file}", "--to=2001-02-03T04:05:06Z")
-        assert site.run(*arguments) == 0
+        rate = Figure(name="rollouts_per_second", unit="1/s", better="higher", samples=(16.0,))
+        Result(
+            kind="scenario",
+            name="minimal",
+            parameters={},
+            figures=(rate,),
+            started=1000.0,
+            ended=1012.5,
+        ).write(file)
+        assert site.run("annotate", "benchmark", f"--summary={file}", f"--to={end}") == 0
         (mark,) = site.double.annotations
         assert mark["tags"] == ["agl-benchmark"]
+        assert mark["timeEnd"] == (time or 1012500)
         assert mark["timeEnd"] - mark["time"] == 12500
-        text = "benchmark minimal: 200 rollouts, 8 runners, 16.0 rollouts/s, verified"
-        assert mark["text"] == text
+        assert mark["text"] == "benchmark scenario minimal: 16.0 rollouts/s, verified"
 
     def test_the_boards_ask_for_its_tag(self) -> None:
         for board in BOARDS.values():
@@ -319,13 +328,13 @@ class TestAnnotate:
 
     @pytest.mark.parametrize(
         ("content", "message"),
-        [("{}", "holds no JSON object"), ("[", "Expecting"), ('{"a": 1}', "no summary")],
+        [("{}", "kind: Field required"), ("[", "Invalid JSON"), ('{"kind": 1}', "kind: Input")],
     )
     def test_a_file_that_is_no_summary(
         self, site: Site, tmp_path: Path, capsys: Capture, content: str, message: str
     ) -> None:
         (tmp_path / "run.json").write_text(content)
-        assert site.run("annotate", "benchmark", f"--summary={tmp_path / 'run.json'}") == 1
+        assert site.run("annotate", "benchmark", f"--summary={tmp_path / 'run.json'}") == 2
         assert message in capsys.readouterr().err
         assert not site.double.annotations
 

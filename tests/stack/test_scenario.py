@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("bundle")]
 def test_every_rollout_is_verified_and_prometheus_agrees(stack: Any) -> None:
     done = subprocess.run(
         [
-            *(AGL, "bench", "scenario", "minimal", "--json"),
+            *(AGL, "bench", "scenario", "minimal", "--json", "-"),
             *("--store-url", stack.store_url, "--prometheus-url", stack.prometheus_url),
             *("--rollouts", "200", "--batch-size", "50", "--runners", "4", "--seed", "11"),
         ],
@@ -28,9 +28,9 @@ def test_every_rollout_is_verified_and_prometheus_agrees(stack: Any) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    summary = json.loads(done.stdout)
-    assert summary["verified"] == summary["rollouts"] == 200
-    assert summary["statuses"] == {"failed": 10, "succeeded": 190}
-    assert summary["retries"] == 30
-    assert summary["prometheus"]["agrees"] is True
-    assert summary["prometheus"]["difference"] == summary["prometheus"]["played"] == 200
+    details = json.loads(done.stdout)["details"]
+    assert details["verified"] == 200
+    assert details["statuses"] == {"failed": 10, "succeeded": 190}
+    assert details["retries"] == 30
+    assert details["prometheus"]["agrees"] is True
+    assert details["prometheus"]["difference"] == details["prometheus"]["played"] == 200

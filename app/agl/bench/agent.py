@@ -14,6 +14,8 @@ from fractions import Fraction
 
 from opentelemetry.trace import Status, StatusCode, Tracer
 
+from agl.types import Span
+
 ROOT_SPAN = "invoke_agent arithmetic"
 PLAN_SPAN = "plan"
 STEP_SPAN = "step"
@@ -210,9 +212,21 @@ class ArithmeticAgent:
 
     def _reward(self, right: bool, calls: int) -> float:
         reward = 1 + 1 / max(calls, 1) if right else 0.0
-        attributes: dict[str, str | float] = {REWARD_NAME: "primary", REWARD_VALUE: reward}
-        with self._tracer.start_as_current_span(REWARD_SPAN, attributes=attributes):
-            return reward
+        emit_reward(self._tracer, reward)
+        return reward
+
+
+def emit_reward(tracer: Tracer, reward: float) -> None:
+    """Write the span that carries a reward."""
+    attributes: dict[str, str | float] = {REWARD_NAME: "primary", REWARD_VALUE: reward}
+    tracer.start_span(REWARD_SPAN, attributes=attributes).end()
+
+
+def final_reward(spans: Sequence[Span]) -> float | None:
+    """Return the last reward among the spans of an attempt; ``None`` when there is none."""
+    rewards = [span.attributes.get(REWARD_VALUE) for span in spans if span.name == REWARD_SPAN]
+    last = rewards[-1] if rewards else None
+    return last if isinstance(last, float | int) else None
 
 
 def _items(task: str) -> list[str]:

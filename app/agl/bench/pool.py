@@ -1,50 +1,100 @@
-"""The runner processes of a run: started together, watched, stopped together."""
+"""Processes that work at the same time: started together, watched, stopped together."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
+import resource
+import signal
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
+from typing import Generic, TypeVar, cast
 
-from agl.bench.runner import READY, RunnerReport, RunnerSettings, run_runner
 from agl.errors import EnvironmentFault
 
+S = TypeVar("S")
+R = TypeVar("R")
+
+_READY = "ready"
 _START_TIMEOUT_SECONDS = 120.0
-_STOP_TIMEOUT_SECONDS = 20.0
+_POLL_SECONDS = 0.1
+_START_POLL_SECONDS = 0.01
+_PARENT_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What a process of a crew hears, and how it says that it is ready."""
+
+    go: Event
+    stop: Event
+    channel: Connection
+
+    def wait_to_begin(self) -> None:
+        """Say that all is prepared, and wait for the others."""
+        self.channel.send(_READY)
+        while not self.go.wait(_PARENT_SECONDS) and not self.stopped():
+            pass
+
+    def stopped(self) -> bool:
+        """Whether to stop: somebody said so, or nobody is left to say it."""
+        parent = multiprocessing.parent_process()
+        return self.stop.is_set() or (parent is not None and not parent.is_alive())
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a process left no report."""
+
+    reason: str
+
+
+Work = Callable[[S, Signals], R]
+"""What a process does: settings in, report out. A function of a module. It has to call
+:meth:`Signals.wait_to_begin` once it is ready."""
 
 
 @dataclass
-class _Member:
-    worker_id: str
+class _Member(Generic[R]):
+    name: str
     process: BaseProcess
     channel: Connection
+    outcome: R | Failure | None = None
 
 
-class RunnerPool:
-    """``count`` processes named Worker-0 and up, each with an interpreter of its own."""
+class Crew(Generic[S, R]):
+    """One process for each of the named settings.
 
-    def __init__(self, store_url: str, run_id: str, count: int, deadline: float) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._stop = context.Event()
-        self._members: list[_Member] = []
-        for number in range(count):
-            settings = RunnerSettings(store_url, run_id, f"Worker-{number}", deadline)
+    They are forked from a fresh process that has imported the work's module, so that a thousand of
+    them cost little time and memory. Call :meth:`stop` at the end, whatever happens.
+    """
+
+    def __init__(self, work: Work[S, R], settings: Mapping[str, S]) -> None:
+        allow_many_files()
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([work.__module__])
+        self._go, self._stop = context.Event(), context.Event()
+        self._members: list[_Member[R]] = []
+        for name, one in settings.items():
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(
-                target=run_runner,
-                args=(settings, self._stop, theirs),
-                name=settings.worker_id,
+                target=_be_member,
+                args=(work, one, Signals(self._go, self._stop, theirs)),
+                name=name,
                 daemon=True,
             )
             process.start()
             theirs.close()
-            self._members.append(_Member(settings.worker_id, process, ours))
+            self._members.append(_Member(name, process, ours))
 
     async def wait_ready(self) -> None:
-        """Wait until every runner is about to take its first rollout.
+        """Wait until every process is about to begin.
 
         Raises:
             EnvironmentFault: one died, or took longer than two minutes.
@@ -53,45 +103,80 @@ class RunnerPool:
         for member in self._members:
             while not member.channel.poll():
                 if not member.process.is_alive() or time.monotonic() > limit:
-                    raise EnvironmentFault(f"runner {member.worker_id} did not start")
-                await asyncio.sleep(0.05)
-            try:
-                message = member.channel.recv()
-            except EOFError:
-                message = None
-            if message != READY:
-                raise EnvironmentFault(f"runner {member.worker_id} did not start")
+                    raise EnvironmentFault(f"process {member.name} did not start")
+                await asyncio.sleep(_START_POLL_SECONDS)
+            if _receive(member) != _READY:
+                raise EnvironmentFault(f"process {member.name} did not start")
+
+    def go(self) -> None:
+        """Let all of them begin."""
+        self._go.set()
 
     def gone(self) -> list[str]:
-        """Return the runners that are no longer there although nobody told them to stop."""
-        return [member.worker_id for member in self._members if not member.process.is_alive()]
+        """Return the processes that have ended without a report."""
+        self._collect()
+        return [one.name for one in self._members if isinstance(one.outcome, Failure)]
 
-    async def stop(self) -> list[RunnerReport]:
-        """Tell every runner to finish what it is doing, and return their reports."""
+    async def wait_done(self) -> None:
+        """Wait until every process has left its report, or has died."""
+        while waiting := self._collect():
+            await asyncio.to_thread(connection.wait, waiting, _POLL_SECONDS)
+
+    async def stop(self, seconds: float) -> dict[str, R | Failure]:
+        """Tell all to stop, wait for their reports so long, end those that go on, and return them.
+
+        A process that has left its report already is not disturbed.
+        """
         self._stop.set()
-        limit = time.monotonic() + _STOP_TIMEOUT_SECONDS
-        reports = [await _report(member, limit) for member in self._members]
+        self._go.set()
+        limit = time.monotonic() + seconds
+        while (waiting := self._collect()) and time.monotonic() < limit:
+            await asyncio.to_thread(connection.wait, waiting, _POLL_SECONDS)
         for member in self._members:
-            await asyncio.to_thread(member.process.join, max(limit - time.monotonic(), 0.1))
-            if member.process.is_alive():
+            if member.outcome is None:
+                member.outcome = Failure("did not stop in time and was killed")
                 member.process.kill()
-                member.process.join()
+        for member in self._members:
+            await asyncio.to_thread(member.process.join)
             member.channel.close()
-        return reports
+        return {one.name: cast("R | Failure", one.outcome) for one in self._members}
+
+    def _collect(self) -> list[Connection]:
+        """Take in the reports that are there; returns where the others are to come from."""
+        waiting = [member for member in self._members if member.outcome is None]
+        for member in waiting:
+            # Asked before the pipe: what it wrote before it ended is in there.
+            alive = member.process.is_alive()
+            while member.outcome is None and member.channel.poll():
+                message = _receive(member)
+                if message != _READY:
+                    member.outcome = message
+            if member.outcome is None and not alive:
+                member.outcome = _died(member)
+        return [member.channel for member in waiting if member.outcome is None]
 
 
-async def _report(member: _Member, limit: float) -> RunnerReport:
-    """Return a runner's report, or one that says why there is none."""
-    while time.monotonic() < limit:
-        if not member.channel.poll():
-            await asyncio.sleep(0.02)
-            continue
-        try:
-            message = member.channel.recv()
-        except EOFError:
-            member.process.join(1)
-            code = member.process.exitcode
-            return RunnerReport(member.worker_id, error=f"died with exit code {code}")
-        if isinstance(message, RunnerReport):
-            return message
-    return RunnerReport(member.worker_id, error="did not stop in time and was killed")
+def _be_member(work: Work[S, R], settings: S, signals: Signals) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A parent that is gone needs no report.
+    with contextlib.suppress(BrokenPipeError):
+        signals.channel.send(work(settings, signals))
+    signals.channel.close()
+
+
+def _receive(member: _Member[R]) -> R | Failure:
+    try:
+        return member.channel.recv()
+    except EOFError:
+        return _died(member)
+
+
+def _died(member: _Member[R]) -> Failure:
+    member.process.join(1)
+    return Failure(f"died with exit code {member.process.exitcode}")
+
+
+def allow_many_files() -> None:
+    """Let this process have as many open files as the system permits."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -59,8 +59,10 @@ class PrometheusWitness:
         """
         self._before = await self._fresh_counts()
 
-    async def compare(self, played: Mapping[Outcome, int]) -> Verdict:
+    async def compare(self, played: Mapping[Outcome, int], *, alone: bool = True) -> Verdict:
         """Return what changed since the baseline, waiting up to half a minute for it to add up.
+
+        Where the run was not ``alone`` on the store, it must have risen by at least what it played.
 
         Raises:
             EnvironmentFault: Prometheus does not answer or has no fresh sample of the counter.
@@ -68,7 +70,7 @@ class PrometheusWitness:
         limit = time.monotonic() + _SETTLE_SECONDS
         while True:
             after = await self._fresh_counts()
-            verdict = judge(self._before, after, played)
+            verdict = judge(self._before, after, played, alone=alone)
             if not verdict.problems or time.monotonic() >= limit:
                 return verdict
 
@@ -118,14 +120,19 @@ class PrometheusWitness:
 
 
 def judge(
-    before: Mapping[Outcome, float], after: Mapping[Outcome, float], played: Mapping[Outcome, int]
+    before: Mapping[Outcome, float],
+    after: Mapping[Outcome, float],
+    played: Mapping[Outcome, int],
+    *,
+    alone: bool = True,
 ) -> Verdict:
     """Compare two readings of the counter, by status and mode, with what was played between."""
     changes = Counter({outcome: after[outcome] - before.get(outcome, 0.0) for outcome in after})
     found: list[str] = []
     for outcome in sorted({*changes, *played}):
         labels = f'{METRIC}{{status="{outcome[0]}", mode="{outcome[1]}"}}'
-        if changes[outcome] != played.get(outcome, 0):
+        surplus = changes[outcome] - played.get(outcome, 0)
+        if surplus < 0 or (surplus and alone):
             found.append(f"{labels} rose by {changes[outcome]:g}, played {played.get(outcome, 0)}")
         if played.get(outcome) and outcome not in before:
             found.append(f"{labels} did not exist before its first event")

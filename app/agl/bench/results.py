@@ -15,6 +15,9 @@ from agl.errors import UsageError
 
 Better = Literal["higher", "lower", "neither"]
 
+INTERRUPTED = "interrupted"
+"""How ``partial`` begins when somebody ended the run (Ctrl-C, SIGTERM)."""
+
 
 class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -89,6 +92,11 @@ class Result(_Document):
     def ok(self) -> bool:
         """Whether it ran to its end without a problem."""
         return self.partial is None and not self.problems
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody ended it before its time."""
+        return (self.partial or "").startswith(INTERRUPTED)
 
     def figure(self, name: str) -> Figure | None:
         """Return the figure of that name, or None."""

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
-import multiprocessing
-import os
-import signal
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Event
-from typing import Any
 
 import psutil
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.trace import Tracer
 
 from agl.bench.agent import AgentError, AgentSettings, ArithmeticAgent
+from agl.bench.heartbeat import snapshot
+from agl.bench.neighbours import RUN_KEY, agent_of
+from agl.bench.pool import Signals
+from agl.bench.random_agent import TraceSettings, write_trace
 from agl.bench.target import DeadlinePassedError, Persistence
 from agl.bench.tracing import AttemptRecording, otlp_exporter
+from agl.bench.workloads import AGENTS, LLM_NAME, PROMPT_NAME
 from agl.errors import NotFoundError
 from agl.store.client_server import LightningStoreClient
 from agl.types import LLM, AttemptedRollout, AttemptStatus, PromptTemplate, ResourcesUpdate
-
-READY = "ready"
-"""What a runner sends when it is about to take its first rollout; its report follows at the end."""
-
-LLM_NAME = "planner"
-PROMPT_NAME = "prompt"
 
 _HEARTBEAT_SECONDS = 2.0
 _SHORTEST_IDLE_SECONDS = 0.02
@@ -67,33 +63,31 @@ class LostRolloutError(Exception):
     """The store no longer knows a rollout that it handed out."""
 
 
+class _StoppedError(Exception):
+    """The run is over, and nobody waits for this rollout any more."""
+
+
 class ExportRefusedError(Exception):
     """The store answers, but keeps refusing the spans of an attempt it knows."""
 
 
-def run_runner(settings: RunnerSettings, stop: Event, channel: Connection) -> None:
-    """Process entry: play rollouts until ``stop`` is set, then send the report."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def run_runner(settings: RunnerSettings, signals: Signals) -> RunnerReport:
+    """Process entry: play rollouts until told to stop."""
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-    runner = Runner(settings, stop)
-    # A parent that is gone needs no report.
-    with contextlib.suppress(BrokenPipeError):
-        channel.send(READY)
-        channel.send(asyncio.run(runner.run()))
-    channel.close()
+    signals.wait_to_begin()
+    return asyncio.run(Runner(settings, signals).run())
 
 
 class Runner:
     """Plays the arithmetic agent against the store, one rollout at a time."""
 
-    def __init__(self, settings: RunnerSettings, stop: Event) -> None:
+    def __init__(self, settings: RunnerSettings, signals: Signals) -> None:
         self._settings = settings
-        self._stop = stop
-        self._parent = multiprocessing.parent_process()
+        self._signals = signals
         # Retries are ours: they go on for as long as the run may last.
         self._client = LightningStoreClient(settings.store_url, retry_delays=())
         self._exporter = otlp_exporter(settings.store_url)
-        self._persistence = Persistence(settings.deadline, self._abandoned)
+        self._persistence = Persistence(settings.deadline, signals.stopped)
         self._report = RunnerReport(settings.worker_id)
 
     async def run(self) -> RunnerReport:
@@ -113,9 +107,6 @@ class Runner:
         self._report.retries = self._persistence.retries
         return self._report
 
-    def _abandoned(self) -> bool:
-        return self._stop.is_set() or (self._parent is not None and not self._parent.is_alive())
-
     async def _take_rollouts(self) -> None:
         idle = _SHORTEST_IDLE_SECONDS
         while not self._persistence.is_over():
@@ -131,23 +122,42 @@ class Runner:
                 self._report.lost.append(rollout.rollout_id)
 
     async def _play(self, rollout: AttemptedRollout) -> None:
-        if (rollout.metadata or {}).get("run") != self._settings.run_id:
+        if agent_of(rollout.metadata) not in AGENTS:
             await self._hand_back(rollout)
             return
         resources = await self._fetch_resources(rollout)
         rollout_id, attempt_id = rollout.rollout_id, rollout.attempt.attempt_id
         recording = AttemptRecording(rollout_id, attempt_id, self._numbering(rollout))
-        agent = ArithmeticAgent(recording.tracer, _agent_settings(rollout, resources))
         status: AttemptStatus = "succeeded"
         try:
-            await asyncio.to_thread(agent.run, rollout.input["task"], rollout.input["answer"])
+            await asyncio.to_thread(self._play_agent, rollout, resources, recording.tracer)
         except AgentError:
             status = "failed"
+        except _StoppedError:
+            return
         await self._export(rollout_id, recording.spans)
         await self._persistence.call(
             lambda: self._client.update_attempt(rollout_id, attempt_id, status=status)
         )
         self._report.attempts += 1
+
+    def _play_agent(
+        self, rollout: AttemptedRollout, resources: ResourcesUpdate, tracer: Tracer
+    ) -> None:
+        """Play whichever agent the rollout asks for; that of another run is played to its end."""
+        if agent_of(rollout.metadata) == "arithmetic":
+            agent = ArithmeticAgent(tracer, _agent_settings(rollout, resources))
+            agent.run(rollout.input["task"], rollout.input["answer"])
+            return
+        ours = (rollout.metadata or {})[RUN_KEY] == self._settings.run_id
+        settings = TraceSettings(
+            **{field.name: rollout.input[field.name] for field in dataclasses.fields(TraceSettings)}
+        )
+        write_trace(tracer, settings, self._sleep_unless_stopped if ours else time.sleep)
+
+    def _sleep_unless_stopped(self, seconds: float) -> None:
+        if self._signals.stop.wait(seconds):
+            raise _StoppedError
 
     async def _hand_back(self, rollout: AttemptedRollout) -> None:
         """Put a rollout that somebody else enqueued back into the queue, and let them have it."""
@@ -205,25 +215,11 @@ class Runner:
         process = psutil.Process()
         while True:
             try:
-                await self._client.update_worker(self._settings.worker_id, _snapshot(process))
+                await self._client.update_worker(self._settings.worker_id, snapshot(process))
                 self._report.heartbeats += 1
             except Exception as error:
                 logging.getLogger(__name__).debug("heartbeat not delivered: %s", error)
             await asyncio.sleep(_HEARTBEAT_SECONDS)
-
-
-def _snapshot(process: psutil.Process) -> dict[str, Any]:
-    memory = psutil.virtual_memory()
-    return {
-        "pid": os.getpid(),
-        "cpu_percent": psutil.cpu_percent(),
-        "cpu_count": psutil.cpu_count(),
-        "load_1m": os.getloadavg()[0],
-        "memory_total_bytes": memory.total,
-        "memory_available_bytes": memory.available,
-        "process_cpu_percent": process.cpu_percent(),
-        "process_resident_bytes": process.memory_info().rss,
-    }
 
 
 def _agent_settings(rollout: AttemptedRollout, resources: ResourcesUpdate) -> AgentSettings:

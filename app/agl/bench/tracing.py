@@ -8,7 +8,7 @@ from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.trace import Tracer
 
 from agl.store.rest.transport import split_credentials
@@ -47,7 +47,12 @@ class AttemptRecording:
             ROLLOUT_ID: rollout_id,
             ATTEMPT_ID: attempt_id,
         }
-        provider = TracerProvider(resource=Resource(attributes), shutdown_on_exit=False)
+        provider = TracerProvider(
+            resource=Resource(attributes),
+            shutdown_on_exit=False,
+            # The first to go beyond a limit would be the span's own number.
+            span_limits=SpanLimits(max_span_attributes=SpanLimits.UNSET),
+        )
         provider.add_span_processor(self._recorder)
         self._tracer = provider.get_tracer("agl.bench")
 

@@ -12,6 +12,7 @@ from agl.bench.agent import (
     ROOT_SPAN,
     STEP_SPAN,
     TOOL_SPAN,
+    final_reward,
 )
 from agl.bench.tasks import TOOL_BUDGET, Task
 from agl.types import (
@@ -88,7 +89,7 @@ def problems(task: Task, resources_id: str, evidence: Evidence) -> list[str]:
         found += [
             f"attempt {attempt.sequence_id}: {line}" for line in _differ(wanted, attempt, spans)
         ]
-    reward = _final_reward(evidence.spans)
+    reward = final_reward(evidence.spans)
     if reward != expected_reward(task):
         found.append(f"final reward {reward}, expected {expected_reward(task)}")
     return [f"{rollout.rollout_id} (task {task.index}: {task.text}): {line}" for line in found]
@@ -175,9 +176,3 @@ def _span_differs(expected: ExpectedSpan, span: Span, spans: Sequence[Span]) -> 
                 f"{span.name}: {name} is {span.attributes.get(name)!r}, expected {value!r}"
             )
     return found
-
-
-def _final_reward(spans: Sequence[Span]) -> float | None:
-    rewards = [span.attributes.get(REWARD_VALUE) for span in spans if span.name == REWARD_SPAN]
-    last = rewards[-1] if rewards else None
-    return last if isinstance(last, float | int) else None

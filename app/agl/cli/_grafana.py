@@ -24,7 +24,6 @@ from agl.ops.panels.timerange import (
     parse_range,
     parse_time,
 )
-from agl.ops.shapes import mapping
 
 if TYPE_CHECKING:
     from agl.ops.grafana.client import Grafana
@@ -76,13 +75,20 @@ def _push(options: argparse.Namespace) -> list[str]:
 
 
 def _benchmark(options: argparse.Namespace) -> list[str]:
+    from agl.bench.results import read_result
     from agl.ops.grafana.annotate import benchmark, told
 
     if not options.summary and not (options.text and options.start):
         raise UsageError("a run needs --summary FILE, or --from TIME and --text TEXT")
-    text, seconds = told(_summary(options.summary)) if options.summary else ("", 0.0)
-    span = _span(options) if options.start else _ending(options.end, seconds)
-    return _put(_grafana(options), [benchmark(span, options.text or text)])
+    result = read_result(options.summary) if options.summary else None
+    text = options.text or (told(result) if result else "")
+    if options.start or result is None:
+        span = _span(options)
+    elif options.end == "now":
+        span = TimeRange(result.started, result.ended)
+    else:
+        span = _ending(options.end, result.ended - result.started)
+    return _put(_grafana(options), [benchmark(span, text)])
 
 
 def _restarts(options: argparse.Namespace) -> list[str]:
@@ -179,17 +185,6 @@ def _runbooks_of_bundle() -> str:
     except EnvironmentFault:
         variables = {}
     return address(variables)
-
-
-def _summary(path: Path) -> dict[str, Any]:
-    try:
-        found = mapping(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else str(exc)
-        raise EnvironmentFault(f"argument --summary: {path}: {reason}") from exc
-    if not found:
-        raise EnvironmentFault(f"argument --summary: {path} holds no JSON object")
-    return found
 
 
 def _span(options: argparse.Namespace) -> TimeRange:
@@ -294,11 +289,17 @@ def _parser(prog: str) -> LineParser:
     kinds = annotate.add_subparsers(dest="kind", required=True, metavar="KIND")
     run = kinds.add_parser("benchmark", parents=[common], help="a run, drawn on every board")
     run.add_argument(
-        "--summary", type=Path, metavar="FILE", help="what agl bench scenario ... --json printed"
+        "--summary", type=Path, metavar="FILE", help="what agl bench ... --json FILE wrote"
     )
     run.add_argument("--text", default="", help="what to write (default: from the summary)")
     run.add_argument("--from", dest="start", default="", metavar="TIME", help="start of the run")
-    run.add_argument("--to", dest="end", default="now", metavar="TIME", help="end (default: now)")
+    run.add_argument(
+        "--to",
+        dest="end",
+        default="now",
+        metavar="TIME",
+        help="end (default: the summary's, or now)",
+    )
     run.set_defaults(run=_benchmark)
     restarts = kinds.add_parser(
         "restarts", parents=[common, _asking("now-24h")], help="what Prometheus has seen start"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from agl.bench.results import Result
 from agl.errors import EnvironmentFault
 from agl.ops.grafana.client import Grafana, columns
 from agl.ops.panels.timerange import TimeRange
@@ -36,23 +37,12 @@ def benchmark(span: TimeRange, text: str) -> Mark:
     return Mark(span.start, span.end, text, (BENCHMARK,))
 
 
-def told(summary: dict[str, Any]) -> tuple[str, float]:
-    """Text and seconds of a run's mark, from what ``agl bench scenario ... --json`` has printed.
-
-    Raises:
-        EnvironmentFault: It is no such summary.
-    """
-    name, seconds = summary.get("scenario"), summary.get("duration_seconds")
-    if not isinstance(name, str) or not isinstance(seconds, int | float) or seconds <= 0:
-        raise EnvironmentFault(
-            "this is no summary of a benchmark", remedy="agl bench scenario minimal --json > FILE"
-        )
-    result = "verified" if summary.get("ok") is True else "FAILED"
-    text = (
-        f"benchmark {name}: {summary.get('rollouts')} rollouts, {summary.get('runners')} runners,"
-        f" {summary.get('rollouts_per_second')} rollouts/s, {result}"
-    )
-    return text, float(seconds)
+def told(result: Result) -> str:
+    """The text of a run's mark, from what ``agl bench ... --json FILE`` has written."""
+    rates = (figure for figure in result.figures if figure.unit == "1/s")
+    said = [f"{rate.median:.1f} {rate.name.replace('_per_second', '/s')}" for rate in rates]
+    verdict = "verified" if result.ok else "FAILED"
+    return f"benchmark {result.kind} {result.name}: {', '.join([*said, verdict])}"
 
 
 def restarts(grafana: Grafana, datasource: str, span: TimeRange) -> list[Mark]:

@@ -1,0 +1,66 @@
+"""Ctrl-C and SIGTERM: end the run, keep what it has done."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Coroutine, Generator
+from types import FrameType
+from typing import Any
+
+from agl.bench.results import INTERRUPTED
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruption:
+    """Whether somebody wants the run to end, and what is then to be called."""
+
+    def __init__(self) -> None:
+        self._signal: signal.Signals | None = None
+        self._stop: Callable[[], object] = lambda: None
+
+    @property
+    def reason(self) -> str | None:
+        """What ``Result.partial`` is to say; ``None`` while nothing has come."""
+        return f"{INTERRUPTED} by {self._signal.name}" if self._signal else None
+
+    def stop_with(self, stop: Callable[[], object]) -> None:
+        """Say what ends the part that begins; called at once when the wish is there already."""
+        self._stop = stop
+        if self._signal is not None:
+            stop()
+
+    async def until(self, work: Coroutine[Any, Any, object]) -> None:
+        """Do it to its end, or until the wish comes; :attr:`reason` tells which."""
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+        self.stop_with(lambda: loop.call_soon_threadsafe(task.cancel))
+        try:
+            await task
+        except asyncio.CancelledError:
+            if self.reason is None:
+                raise
+
+    def take(self, number: int, frame: FrameType | None) -> None:
+        """Be the handler of a signal.
+
+        Raises:
+            KeyboardInterrupt: it is the second one.
+        """
+        if self._signal is not None:
+            raise KeyboardInterrupt
+        self._signal = signal.Signals(number)
+        self._stop()
+
+
+@contextlib.contextmanager
+def interruption() -> Generator[Interruption]:
+    """Take SIGINT and SIGTERM as a wish to end early while inside; in the main thread only."""
+    found = Interruption()
+    before = {number: signal.signal(number, found.take) for number in _SIGNALS}
+    try:
+        yield found
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
