@@ -25,7 +25,7 @@ class _Document(BaseModel):
 
 class Figure(_Document):
     """One measured quantity: a sample a round, in ``unit`` (``1/s``, ``s``, ``bytes``, ``ratio``,
-    ``count`` or ``instructions``)."""
+    ``share`` (of 1), ``count`` or ``instructions``)."""
 
     name: str
     unit: str

@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "micro": "one kind of operation, by many processes at once",
     "collection": "inserts and dequeues without a store or HTTP around them",
     "load": "how many rollouts a store takes, and how long its answers take",
+    "analyze": "report what Prometheus has recorded of a window of time",
 }
 
 

@@ -127,6 +127,11 @@ class PrometheusReader:
         parameters = {"query": self._checked(expression), "time": _number(at)}
         return Answer(*await self._ask("query", parameters, _vector))
 
+    async def clock(self) -> float:
+        """Prometheus' own time, in seconds since the epoch. Raises PrometheusError."""
+        found, _ = await self._ask("query", {"query": "time()"}, _vector)
+        return float(found[0].values[0] or 0)
+
     async def label_names(self, span: TimeRange, matcher: str = "") -> list[str]:
         """All label names. Raises PrometheusError."""
         parameters = {**_rounded(span), **({"match[]": matcher} if matcher else {})}

@@ -1,0 +1,1 @@
+"""Measurements as one self-contained page: figures, tables and charts drawn as inline SVG."""
