@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "collection": "inserts and dequeues without a store or HTTP around them",
     "load": "how many rollouts a store takes, and how long its answers take",
     "analyze": "report what Prometheus has recorded of a window of time",
+    "compare": "two results of the same measurement, figure by figure",
 }
 
 
