@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
         # Sets of texts have another order in each process otherwise, and loops over them end
         # earlier or later.
         os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", "bench.cost", *arguments])
+        os.execv(sys.executable, [sys.executable, "-m", "bench.cost", *arguments])  # noqa: S606
     result = measured()
     if options.json is not None:
         result.write(options.json)

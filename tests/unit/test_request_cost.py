@@ -1,4 +1,4 @@
-"""No request becomes dearer unnoticed: instructions counted, held against a baseline in the tree."""
+"""No request becomes dearer unnoticed: instructions held against a baseline in the tree."""
 
 from __future__ import annotations
 

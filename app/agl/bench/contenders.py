@@ -89,13 +89,13 @@ class Server:
                 total += psutil.Process(pid).memory_info().rss
         return total
 
-    def fate(self) -> str:
-        """How it ended and its last words; empty while it runs."""
+    def fate(self, when: str) -> str:
+        """How it ended, ``when``, and its last words; empty while it runs."""
         code = self.process.poll()
         if code is None:
             return ""
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        return f"server {self.name} {how}{_last_words(self.log)}"
+        return f"server {self.name} {how} {when}{_last_words(self.log)}"
 
 
 @contextlib.contextmanager
@@ -133,8 +133,8 @@ def _start(contender: Contender, port: int, log: IO[bytes]) -> subprocess.Popen[
 def _wait_ready(server: Server, path: str, deadline: float) -> None:
     answer = "nothing"
     while time.monotonic() < deadline:
-        if fate := server.fate():
-            raise EnvironmentFault(f"{fate} before it was ready")
+        if fate := server.fate("before it was ready"):
+            raise EnvironmentFault(fate)
         answer = _ask(server.port, path)
         if answer == "":
             return

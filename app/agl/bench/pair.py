@@ -71,7 +71,7 @@ class Pair:
                 "warmup": options.load.warmup,
                 "rounds": options.rounds,
             },
-            figures=tuple([*self._ratios(), *self._figures()]) if self.rounds else (),
+            figures=(*self._ratios(), *self._figures()) if self.rounds else (),
             started=self.started,
             ended=time.time(),
             partial=self.partial,
@@ -102,9 +102,7 @@ class Pair:
         ]
 
 
-def measure(
-    options: PairOptions, interruption: Interruption, say: Callable[[str], None]
-) -> Pair:
+def measure(options: PairOptions, interruption: Interruption, say: Callable[[str], None]) -> Pair:
     """Run all rounds, the order of A and B alternating, or until one of the servers fails.
 
     What whole rounds gave is kept then.
@@ -116,7 +114,7 @@ def measure(
         except EnvironmentFault as fault:
             pair.partial = f"round {number + 1} of {options.rounds}: {fault}"
             return pair
-        if interruption.reason is not None:
+        if turns is None:
             pair.partial = interruption.reason
             return pair
         pair.rounds.append(turns)
@@ -147,20 +145,17 @@ def as_text(pair: Pair) -> str:
 
 def _round(
     options: PairOptions, number: int, interruption: Interruption, problems: list[str]
-) -> tuple[Turn, Turn]:
+) -> tuple[Turn, Turn] | None:
+    """One round; ``None`` when somebody ended it."""
     order = (options.a, options.b) if number % 2 == 0 else (options.b, options.a)
     turns: dict[str, Turn] = {}
     for contender in order:
         with serving(contender, options.ready_path, options.ready_timeout) as server:
-            turns[contender.name] = _turn(options.load, server, interruption)
-        problems += [
-            f"round {number + 1}, {contender.name}: {line}"
-            for line in _problems(turns[contender.name].run)
-        ]
+            turn = turns[contender.name] = _turn(options.load, server, interruption)
         if interruption.reason is not None:
-            turns.setdefault("A", turns[contender.name])
-            turns.setdefault("B", turns[contender.name])
-            break
+            return None
+        name = f"round {number + 1}, {contender.name}"
+        problems += [f"{name}: {line}" for line in _problems(turn.run)]
     return turns["A"], turns["B"]
 
 
@@ -168,8 +163,8 @@ def _turn(load: Load, server: Server, interruption: Interruption) -> Turn:
     loader = Loader(server.url)
     interruption.stop_with(loader.stop)
     run = loader.play(load, server.pids())
-    if fate := server.fate():
-        raise EnvironmentFault(f"{fate} under load")
+    if fate := server.fate("under load"):
+        raise EnvironmentFault(fate)
     return Turn(run, server.ready, server.memory())
 
 

@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "load": "how many rollouts a store takes, and how long its answers take",
     "analyze": "report what Prometheus has recorded of a window of time",
     "compare": "two results of the same measurement, figure by figure",
+    "pair": "two servers under the same load, in turns within one run",
 }
 
 
