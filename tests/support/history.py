@@ -175,16 +175,16 @@ def build_blocks(folder: Path, lines: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def prometheus(
-    folder: Path, config: str = "global: {}\n", port: int | None = None
+    folder: Path, config: str = "global: {}\n", port: int | None = None, *options: str
 ) -> Iterator[str]:
-    """A Prometheus over ``folder``; gives its address once it is ready."""
+    """A Prometheus over ``folder``, with further options; gives its address once it is ready."""
     port = port or free_port()
     config_file = folder.parent / f"prometheus-{port}.yml"
     config_file.write_text(config)
     log = (folder.parent / f"prometheus-{port}.log").open("wb")
     process = subprocess.Popen(
         [tool("prometheus"), f"--config.file={config_file}", f"--storage.tsdb.path={folder}",
-         "--storage.tsdb.retention.time=100y", f"--web.listen-address=127.0.0.1:{port}"],
+         "--storage.tsdb.retention.time=100y", f"--web.listen-address=127.0.0.1:{port}", *options],
         stdout=log, stderr=log, env={**os.environ, "TZ": "UTC"},
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}"

@@ -20,6 +20,8 @@ COMMANDS: dict[str, str] = {
     "analyze": "report what Prometheus has recorded of a window of time",
     "compare": "two results of the same measurement, figure by figure",
     "pair": "two servers under the same load, in turns within one run",
+    "archive": "keep samples, dashboards and results of runs in one file",
+    "open": "look at an archive",
 }
 
 
