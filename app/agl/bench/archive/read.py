@@ -40,7 +40,7 @@ def unpack(path: Path, folder: Path) -> Manifest:
                 raise _bad(path, f"{header.name!r} is not in its manifest, or no plain file")
             _extract(path, archive.extractfile(header), folder / header.name, member)
         # What is behind the last file is read as well, or a few lost bytes would go unnoticed.
-        while archive.fileobj is not None and archive.fileobj.read(_CHUNK):
+        while archive.fileobj.read(_CHUNK):
             pass
     if missing:
         raise _bad(path, f"{len(missing)} files are missing, {next(iter(missing))} first")

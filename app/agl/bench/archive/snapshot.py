@@ -36,6 +36,10 @@ class Block:
 class Data(Protocol):
     """Prometheus' data folder, wherever it is."""
 
+    def check(self) -> None:
+        """Raise EnvironmentFault when it is out of reach, before Prometheus is asked."""
+        ...
+
     def fetch(self, snapshot: str, into: Path) -> None:
         """Put the blocks of a snapshot into a folder. Raises EnvironmentFault."""
         ...
@@ -51,12 +55,20 @@ class Folder:
 
     path: Path
 
+    def check(self) -> None:
+        if not (self.path / "wal").is_dir():
+            raise EnvironmentFault(
+                f"{self.path} is not the data folder of a Prometheus",
+                remedy="give the one that it was started with (--storage.tsdb.path)",
+            )
+
     def fetch(self, snapshot: str, into: Path) -> None:
         source = self.path / "snapshots" / snapshot
         if not source.is_dir():
             raise EnvironmentFault(
-                f"Prometheus has made the snapshot {snapshot}, but it is not in {source.parent}",
-                remedy="give its data folder (--storage.tsdb.path) with --data",
+                f"the snapshot {snapshot} is not in {source.parent}: {self.path} is the data folder"
+                " of another Prometheus; the snapshot stays where it was made",
+                remedy="give the folder of the one at --prometheus",
             )
         try:
             shutil.copytree(source, into, dirs_exist_ok=True)
@@ -72,6 +84,9 @@ class Container:
     """The data folder is in a container, whose files ``docker cp`` hands out."""
 
     name: str
+
+    def check(self) -> None:
+        self._docker("exec", self.name, "test", "-d", f"{CONTAINER_DATA}/wal")
 
     def fetch(self, snapshot: str, into: Path) -> None:
         source = str(PurePosixPath(CONTAINER_DATA, "snapshots", snapshot))
@@ -89,7 +104,8 @@ class Container:
         except OSError as error:
             raise EnvironmentFault(f"docker cannot be run: {error.strerror}") from error
         if done.returncode:
-            raise EnvironmentFault(f"docker {arguments[0]}: {done.stderr.strip()}")
+            said = done.stderr.strip() or f"{' '.join(arguments[2:])} failed in {self.name}"
+            raise EnvironmentFault(f"docker {arguments[0]}: {said}")
 
 
 @contextmanager
@@ -99,6 +115,7 @@ def taken(prometheus: str, data: Data, into: Path) -> Generator[list[Block]]:
     Raises:
         EnvironmentFault: the admin API is off, Prometheus is away, or its folder is out of reach.
     """
+    data.check()
     name = _take(prometheus)
     try:
         data.fetch(name, into)
