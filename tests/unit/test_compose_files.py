@@ -22,7 +22,9 @@ FULL = "compose.prometheus-memory-store.yml"
 ALONE = "compose.store.yml"
 MONGO_FULL = "compose.prometheus-mongo-store.yml"
 MONGO_ALONE = "compose.mongo.yml"
+VIEWER = "compose.grafana.yml"
 ONE_SHOTS = {
+    "samples": [],
     "alertmanager-init": ["CHOWN", "DAC_READ_SEARCH"],
     "init": ["CHOWN", "DAC_READ_SEARCH"],
     "mongo-init": ["DAC_READ_SEARCH"],
@@ -81,7 +83,7 @@ def services(file: str) -> dict[str, dict[str, Any]]:
 
 EVERY = [
     pytest.param(file, name, service, id=f"{file}-{name}")
-    for file in (ALONE, FULL, MONGO_ALONE, MONGO_FULL)
+    for file in (ALONE, FULL, MONGO_ALONE, MONGO_FULL, VIEWER)
     for name, service in services(file).items()
 ]
 
@@ -148,7 +150,7 @@ class TestEveryService:
         assert "privileged" not in service
         assert service.get("cap_add", []) == ONE_SHOTS.get(name, [])
         uid = str(service["user"]).split(":")[0]
-        assert (uid == "0") == (name in ONE_SHOTS)
+        assert (uid == "0") == (name in ONE_SHOTS and name != "samples")
 
     def test_is_limited(self, file: str, name: str, service: dict[str, Any]) -> None:
         assert size(service["mem_limit"]) >= 1 << 27
@@ -515,3 +517,48 @@ class TestDockerfiles:
         rules = [line for line in lines if line and not line.startswith("#")]
         assert rules[0] == "*"
         assert not [rule for rule in rules if rule.startswith(("!compose", "!.", "!**"))]
+
+
+class TestViewer:
+    def test_it_scrapes_nothing_and_keeps_what_is_old(self) -> None:
+        command = services(VIEWER)["prometheus"]["command"]
+        assert "--storage.tsdb.retention.time=100y" in command
+        assert "--config.file=/run/agl/archive/prometheus.yml" in command
+        assert not any("admin-api" in word for word in command)
+
+    def test_the_archive_is_only_read_and_prometheus_has_a_copy(self) -> None:
+        text = (COMPOSE / VIEWER).read_text("utf-8")
+        assert text.count("AGL_VIEW_ARCHIVE") == text.count(
+            "${AGL_VIEW_ARCHIVE}:/run/agl/archive:ro"
+        )
+        for name in ("samples", "prometheus"):
+            assert mounts(services(VIEWER)[name])["/prometheus"] == "scratch"
+
+    def test_its_ports_are_on_loopback_beside_those_of_the_bundle(self) -> None:
+        for name, service in services(VIEWER).items():
+            for port in service.get("ports", []):
+                assert port["host_ip"] == "127.0.0.1", name
+        ports = [value for key, value in ENV.items() if key.endswith("_PORT")]
+        assert len(set(ports)) == len(ports)
+
+    def test_nobody_can_log_in(self) -> None:
+        environment = services(VIEWER)["grafana"]["environment"]
+        assert environment["GF_AUTH_BASIC_ENABLED"] == "false"
+        assert environment["GF_AUTH_DISABLE_LOGIN_FORM"] == "true"
+        assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+        bundle = services(FULL)["grafana"]["environment"]
+        assert {name for name in bundle if "ANALYTICS" in name or "PLUGIN" in name} <= {
+            *environment
+        }
+
+
+def test_the_admin_api_is_in_its_overlay_alone() -> None:
+    for path in COMPOSE.glob("compose*.yml"):
+        found = "admin-api" in "".join(
+            line
+            for line in path.read_text("utf-8").splitlines()
+            if not line.lstrip().startswith("#")
+        )
+        assert found == (path.name == "compose.admin-api.yml"), path.name
+    overlay = load("compose.admin-api.yml")["services"]
+    assert overlay == {"prometheus": {"entrypoint": ["/bin/prometheus", "--web.enable-admin-api"]}}

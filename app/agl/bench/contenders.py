@@ -89,6 +89,11 @@ class Server:
                 total += psutil.Process(pid).memory_info().rss
         return total
 
+    def wait_for_its_end(self, seconds: float) -> None:
+        """Give a process that seems to be dying the time to do so."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+
     def fate(self, when: str) -> str:
         """How it ended, ``when``, and its last words; empty while it runs."""
         code = self.process.poll()

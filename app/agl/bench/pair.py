@@ -14,6 +14,10 @@ from agl.bench.results import Better, Figure, Result
 from agl.errors import EnvironmentFault
 
 
+_DYING_SECONDS = 2.0
+"""Connections of a server that dies are lost before its process is gone."""
+
+
 @dataclass(frozen=True)
 class PairOptions:
     """Both servers, the load for each, and how often; ``ready_timeout`` in seconds."""
@@ -163,6 +167,8 @@ def _turn(load: Load, server: Server, interruption: Interruption) -> Turn:
     loader = Loader(server.url)
     interruption.stop_with(loader.stop)
     run = loader.play(load, server.pids())
+    if run.broken or run.gave_up:
+        server.wait_for_its_end(_DYING_SECONDS)
     if fate := server.fate("under load"):
         raise EnvironmentFault(fate)
     return Turn(run, server.ready, server.memory())
