@@ -14,7 +14,6 @@ from ports import free_port
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 AGL = str(Path(sys.executable).with_name("agl"))
-PROJECT = "agl-stack-test-view"
 
 
 def bench(stack: Stack, *arguments: str) -> str:
@@ -55,7 +54,8 @@ def test_the_archive_of_a_run_opens_in_the_viewer(stack: Stack, tmp_path: Path) 
     assert stack.container("prometheus")["Created"] != restarts
 
     port, prometheus = (str(free_port()) for _ in range(2))
-    viewer = ("--project", PROJECT, "--port", port, "--prometheus-port", prometheus)
+    project = f"{stack.project}-view"
+    viewer = ("--project", project, "--port", port, "--prometheus-port", prometheus)
     try:
         shown = bench(stack, "open", str(archive), *viewer)
         assert "scenario minimal" in shown
@@ -70,5 +70,5 @@ def test_the_archive_of_a_run_opens_in_the_viewer(stack: Stack, tmp_path: Path) 
         page = httpx.get(f"http://127.0.0.1:{port}/d/agl-overview", timeout=30)
         assert page.status_code == 200
     finally:
-        bench(stack, "open", "--close", "--project", PROJECT)
-    assert leftovers(PROJECT) == {"containers": [], "volumes": [], "networks": []}
+        bench(stack, "open", "--close", "--project", project)
+    assert leftovers(project) == {"containers": [], "volumes": [], "networks": []}

@@ -13,7 +13,6 @@ from agl.bench.pages.units import spoken
 from agl.bench.results import Better, Figure, Result
 from agl.errors import EnvironmentFault
 
-
 _DYING_SECONDS = 2.0
 """Connections of a server that dies are lost before its process is gone."""
 
