@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gzip
-import json
 import os
 import shutil
 import subprocess
@@ -24,6 +23,8 @@ from http.client import HTTPConnection, RemoteDisconnected
 from pathlib import Path
 from statistics import median
 
+from agl.bench.results import Figure
+from bench.documents import document, figure
 from bench.exporter_load import PATHS_PER_FOLDER, Writers
 from bench.servers import ROOT, free_port, resident_mib
 from bench.servers import serving as store_serving
@@ -258,6 +259,19 @@ def exposition() -> int:
             return sum(not line.startswith(b"#") for line in answer.read().splitlines())
 
 
+def figures_of(found: Comparison) -> list[Figure]:
+    """How many times faster, then what either took, for one number of processes."""
+    name = f"{found.processes} processes"
+    ratios = {"later scrape, times faster": found.later_ratios, "first": [found.first_ratio]}
+    ratios["CPU of a later scrape, times less"] = [found.cpu_ratio]
+    times = ("later_ours_ms", found.later_ours), ("later_theirs_ms", found.later_theirs)
+    return [
+        *(figure(f"{name}: {what}", values, "higher") for what, values in ratios.items()),
+        *(figure(f"{name}: {what}", [value]) for what, value in times),
+        figure(f"{name}: exporter_mib", [found.memory_mib]),
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench exporter", description=__doc__)
     parser.add_argument("--processes", type=int, nargs="+", default=[2, 8, 32, 96])
@@ -267,6 +281,7 @@ def main() -> int:
     parser.add_argument("--no-exposition", action="store_true", help="leave this part out")
     parser.add_argument("--json", type=Path, help="keep all figures in this file")
     options = parser.parse_args()
+    started = time.time()
     comparisons: list[Comparison] = []
     missed = False
     for processes in options.processes:
@@ -301,7 +316,11 @@ def main() -> int:
             "deaths": dead,
             "exposition": samples,
         }
-        options.json.write_text(json.dumps(kept, indent=1))
+        names = ("processes", "rounds", "paths", "deaths")
+        parameters = {name: getattr(options, name) for name in names}
+        figures = [figure for found in comparisons for figure in figures_of(found)]
+        problems = ["a wanted figure was missed"] if missed else []
+        document("exporter", parameters, figures, started, kept, problems).write(options.json)
     return int(missed)
 
 

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -26,6 +27,7 @@ from agl.types import EnqueueRolloutRequest, RolloutConfig, Span
 from agl.utils.garbage import spare_old_objects
 from agl.utils.metrics import PrometheusMetricsBackend
 from agl.utils.ownership import share_objects
+from bench.documents import document, flat
 from bench.in_process import InProcessServer
 
 SMALL = 1_000
@@ -333,12 +335,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rollouts", type=int, default=100_000, help="how full (%(default)s)")
     parser.add_argument("--spans", type=int, default=4, help="spans a rollout (%(default)s)")
     parser.add_argument("--part", choices=PARTS, help="only this one, as one line of JSON")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there as well")
     options = parser.parse_args(arguments)
     if options.part is not None:
         print(json.dumps(measure(options.part, options.rollouts, options.spans)))
         return 0
+    started = time.time()
     report = {part: _in_process(part, options.rollouts, options.spans) for part in PARTS}
-    print(json.dumps({"rollouts": options.rollouts, "spans": options.spans, **report}, indent=2))
+    parameters = {"rollouts": options.rollouts, "spans": options.spans}
+    print(json.dumps({**parameters, **report}, indent=2))
+    if options.json is not None:
+        result = document("growth", parameters, flat("", report), started, report)
+        result.write(options.json)
     return 0
 
 

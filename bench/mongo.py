@@ -12,12 +12,16 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from agl.bench.results import Result
 from agl.errors import AglError
+from bench.documents import document, flat, in_rounds
 from bench.loading import play
 from bench.mongo_growth import growth
 from bench.mongo_servers import (
@@ -70,6 +74,7 @@ _RATIOS = {
 
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
+    started = time.time()
     try:
         with any_server(*STAND_IN) as server:
             report: dict[str, Any] = {"server": describe(server), "cores": os.cpu_count()}
@@ -82,8 +87,25 @@ def main(arguments: list[str]) -> int:
         return 1
     print(text_of(report))
     if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+        result_of(report, options, started).write(options.json)
     return 0
+
+
+def result_of(report: dict[str, Any], options: argparse.Namespace, started: float) -> Result:
+    """The report as the document that comparing and pages of results read."""
+    figures = flat("growth", report["growth"]) if "growth" in report else []
+    if "rounds" in report:
+        wanted = {name: partial(_of, name) for name in _FIGURES}
+        lower = [name for name in _RATIOS if name.startswith("store's CPU")]
+        speed = in_rounds(report["rounds"], report["variants"], wanted, _RATIOS, lower)
+        figures = speed + figures
+    names = ("parts", "rounds", "seconds", "warmup", "clients", "rollouts")
+    parameters = {"server": report["server"], **{name: getattr(options, name) for name in names}}
+    return document("mongo", parameters, figures, started, report)
+
+
+def _of(name: str, run: Run) -> float | None:
+    return run.get(name)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -100,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--clients", type=int, default=32, help="connections, or inserts at once (default: 32)")
     add("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="(default: all)")
     add("--rollouts", type=int, default=1_000_000, help="a full store (default: %(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write the report there as well")
+    add("--json", type=Path, metavar="FILE", help="write the result there as well")
     return parser
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import random
 import socket
 import subprocess
@@ -40,6 +39,7 @@ from agl.types import AttemptedRollout, EnqueueRolloutRequest, OtelResource, Spa
 from agl.utils.garbage import spare_old_objects
 from agl.utils.metrics import PrometheusMetricsBackend
 from agl.utils.server_launcher import PythonServerLauncherArgs
+from bench.documents import document, flat
 
 HOST = "127.0.0.1"
 CLIENTS = 8
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.serve:
         asyncio.run(serve(options.serve))
         return 0
-    seconds = options.minutes * 60 / 2
+    seconds, started = options.minutes * 60 / 2, time.time()
     try:
         report = {part: asyncio.run(soak(part, seconds)) for part in ("passing", "working")}
     except (RuntimeError, OSError) as error:
@@ -101,7 +101,10 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     print(text_of(report))
     if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+        problems = [] if is_flat(report["passing"]) else ["memory grows though nothing stays"]
+        parameters = {"minutes": options.minutes}
+        result = document("soak", parameters, flat("", report), started, report, problems)
+        result.write(options.json)
     return 0 if is_flat(report["passing"]) else 1
 
 

@@ -7,16 +7,18 @@ rounds, ratios are taken within a round first.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from agl.bench.loader import BUSY_SHARE, ROLLOUT
+from agl.bench.results import Result
 from agl.errors import AglError
+from bench.documents import document, in_rounds
 from bench.loading import play
 from bench.servers import resident_mib, serving
 
@@ -26,6 +28,7 @@ Run = dict[str, Any]
 
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
+    started = time.time()
     try:
         report = measure(options)
     except (AglError, RuntimeError, OSError) as error:
@@ -33,8 +36,14 @@ def main(arguments: list[str]) -> int:
         return 1
     print(text_of(report))
     if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+        result_of(report, started).write(options.json)
     return 0
+
+
+def result_of(report: dict[str, Any], started: float) -> Result:
+    """The report as the document that comparing and pages of results read."""
+    figures = in_rounds(report["rounds"], report["variants"], _FIGURES, _RATIOS)
+    return document("store", report["load"], figures, started, report, report["notes"])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         default=list(VARIANTS),
         help="variants (default: all)",
     )
-    add("--json", type=Path, metavar="FILE", help="write the report there as well")
+    add("--json", type=Path, metavar="FILE", help="write the result there as well")
     return parser
 
 
