@@ -40,6 +40,7 @@ from agl.utils.garbage import spare_old_objects
 from agl.utils.metrics import PrometheusMetricsBackend
 from agl.utils.server_launcher import PythonServerLauncherArgs
 from bench.documents import document, flat
+from bench.servers import ROOT
 
 HOST = "127.0.0.1"
 CLIENTS = 8
@@ -149,8 +150,10 @@ def serving() -> Generator[tuple[int, psutil.Process]]:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
-    command = [sys.executable, __file__, "--serve", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "bench.soak", "--serve", str(port)]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         _wait_ready(process, port)
         yield port, psutil.Process(process.pid)
