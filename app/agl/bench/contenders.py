@@ -10,8 +10,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from typing import IO
 
@@ -36,6 +36,8 @@ class Contender:
 
     name: str
     words: tuple[str, ...]
+    environ: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Variables beside those of this process."""
 
     @classmethod
     def parse(cls, name: str, text: str) -> Contender:
@@ -127,7 +129,12 @@ def _start(contender: Contender, port: int, log: IO[bytes]) -> subprocess.Popen[
     command = contender.command(port)
     try:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command,
+            env={**os.environ, **contender.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
     except OSError as error:
         raise EnvironmentFault(
