@@ -29,25 +29,29 @@ class Asked:
 
 
 GROUPS = (
-    Asked("HTTP", HTTP),
-    Asked("HTTP", HTTP, ("path", "method")),
-    Asked("HTTP", HTTP, ("path", "method", "status")),
-    Asked("HTTP", WAITS, ("path", "method")),
-    Asked("Store", STORE, ("method",)),
-    Asked("Store", STORE, ("method", "status")),
-    Asked("Store", STORE, ("store_pubmeth", "method", "status"), shares=True),
-    Asked("Rollouts", ROLLOUTS),
-    Asked("Rollouts", ROLLOUTS, ("status",)),
-    Asked("Collections", COLLECTIONS, ("store_pubmeth", "collection"), shares=True),
-    Asked("Collections", COLLECTIONS, ("collection", "operation", "status")),
+    Asked("HTTP requests", HTTP),
+    Asked("HTTP requests", HTTP, ("path", "method")),
+    Asked("HTTP requests", HTTP, ("path", "method", "status")),
+    Asked("HTTP requests", WAITS, ("path", "method")),
+    Asked("Store methods", STORE, ("method",)),
+    Asked("Store methods", STORE, ("method", "status")),
+    Asked("Store methods", STORE, ("store_pubmeth", "method", "status"), shares=True),
+    Asked("Durations of rollouts", ROLLOUTS),
+    Asked("Durations of rollouts", ROLLOUTS, ("status",)),
+    Asked("Operations on collections", COLLECTIONS, ("store_pubmeth", "collection"), shares=True),
+    Asked("Operations on collections", COLLECTIONS, ("collection", "operation", "status")),
     Asked(
-        "Collections",
+        "Operations on collections",
         COLLECTIONS,
         ("store_pubmeth", "collection", "operation", "status"),
         shares=True,
     ),
-    Asked("Collections", COLLECTIONS, ("store_privmeth", "collection", "operation", "status")),
-    Asked("MongoDB", COMMANDS, ("command", "status")),
+    Asked(
+        "Operations on collections",
+        COLLECTIONS,
+        ("store_privmeth", "collection", "operation", "status"),
+    ),
+    Asked("Commands to MongoDB", COMMANDS, ("command", "status")),
 )
 METRICS = {
     HTTP: "requests",

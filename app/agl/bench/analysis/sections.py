@@ -49,7 +49,8 @@ def sections(result: Result) -> list[Section]:
     found.append(Section("All values", _values(analysis)))
     if analysis.absent:
         words = paragraph("These series have no samples in the window, so nothing is said of them.")
-        found.append(Section("Not measured", words + _list(analysis.absent)))
+        listed = folded(f"{len(analysis.absent)} series", _list(analysis.absent))
+        found.append(Section("Not measured", words + listed))
     return found
 
 

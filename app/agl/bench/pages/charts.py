@@ -54,6 +54,8 @@ class _Scale:
     at: float
     length: float
     log: bool = False
+    power: float = 10.0
+    """Of what round numbers are multiples of: 10, or 1024 for bytes."""
 
     def place(self, value: float) -> float:
         low, high, value = (_log(v) if self.log else v for v in (self.low, self.high, value))
@@ -65,7 +67,7 @@ class _Scale:
             every = max(1, math.ceil(len(powers) / wanted))
             ticks = [10.0**power for power in powers if power % every == 0]
             return [tick for tick in ticks if self.low * 0.999 <= tick <= self.high * 1.001]
-        step = nice((self.high - self.low) / wanted)
+        step = nice((self.high - self.low) / wanted, self.power)
         first = math.ceil(self.low / step - 1e-9)
         return [n * step for n in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
@@ -81,10 +83,16 @@ class _Drawing:
         self.parts.append(text)
 
 
-def nice(step: float) -> float:
-    """The next of 1, 2, 2.5, 5 times a power of ten that is not below ``step``."""
+def nice(step: float, base: float = 10.0) -> float:
+    """The next of 1, 2, 2.5, 5 times a power of ten that is not below ``step``.
+
+    With another ``base``, such as 1024, it is such a number of the largest power of that.
+    """
     if not step > 0:
         return 1.0
+    if base != 10.0:
+        unit = base ** math.floor(math.log(step, base))
+        return nice(step / unit) * unit
     power = 10.0 ** math.floor(math.log10(step))
     return next(n * power for n in (1, 2, 2.5, 5, 10) if n * power >= step * 0.999)
 
@@ -128,7 +136,8 @@ def _scales(chart: Chart, lines: Sequence[Line]) -> tuple[_Scale, _Scale]:
     if bottom == top:
         top = bottom + 1
     height = HEIGHT - _TOP - _BOTTOM
-    return wide, _Scale(bottom, top, HEIGHT - _BOTTOM, -height, chart.log)
+    power = 1024.0 if chart.unit.startswith("bytes") else 10.0
+    return wide, _Scale(bottom, top, HEIGHT - _BOTTOM, -height, chart.log, power)
 
 
 def _axes(drawing: _Drawing) -> None:

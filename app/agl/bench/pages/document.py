@@ -29,12 +29,14 @@ class Section:
 
 def page(title: str, lead: str, sections: Sequence[Section]) -> str:
     """The whole document; ``lead`` is HTML below the title."""
+    anchors = [f"{number}-{part.anchor}" for number, part in enumerate(sections, start=1)]
+    placed = list(zip(anchors, sections, strict=True))
     links = "".join(
-        f'<li><a href="#{part.anchor}">{escape(part.title)}</a></li>' for part in sections
+        f'<li><a href="#{anchor}">{escape(part.title)}</a></li>' for anchor, part in placed
     )
     parts = "".join(
-        f'<section id="{part.anchor}"><h2>{escape(part.title)}</h2>{part.body}</section>'
-        for part in sections
+        f'<section id="{anchor}"><h2>{escape(part.title)}</h2>{part.body}</section>'
+        for anchor, part in placed
     )
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     return f"""<!DOCTYPE html>

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from agl.bench.analysis import sections as analysis
 from agl.bench.pages.charts import Bar, bars
@@ -20,20 +21,69 @@ from agl.bench.pages.document import (
 from agl.bench.pages.units import spoken
 from agl.bench.results import Figure, Machine, Result
 
-WHAT = {
-    "scenario": "A training loop: an algorithm and runner processes, every rollout verified.",
-    "micro": "One kind of call by many processes.",
-    "collection": "The collections below the store, without HTTP.",
-    "load": "The HTTP server under a compiled load generator.",
-    "store": "The HTTP server beside the smallest FastAPI application with the same routes.",
-    "exporter": "Scrapes, beside prometheus_client's own collector.",
-    "growth": "The full store beside one that is nearly empty.",
-    "mongo": "The store on MongoDB beside bare inserts.",
-    "soak": "Memory of a server that works for long.",
-    "pair": "Two servers in turns, within one run.",
-    "comparison": "Two runs of one measurement. A ratio of 1 is no difference.",
-    "model": "Beyond what fits on this machine: simulated from measured costs.",
+
+@dataclass(frozen=True)
+class Kind:
+    """How a kind of result is told: heading, a sentence, and the figures that count most."""
+
+    title: str
+    what: str
+    headlines: tuple[tuple[str, str], ...] = ()
+
+
+KINDS = {
+    "scenario": Kind(
+        "Training loop",
+        "An algorithm that enqueues batches and runner processes that trace an agent; every rollout"
+        " is read back and verified.",
+        (("rollouts_per_second", "rollouts of a training loop"),),
+    ),
+    "micro": Kind("Calls by many processes", "One kind of call, by many processes at once."),
+    "collection": Kind("Collections", "What lies below the store, without HTTP."),
+    "load": Kind(
+        "Load",
+        "A compiled load generator starts rollouts, adds four spans to each and finishes them.",
+        (
+            ("rollouts_per_second", "rollouts over HTTP"),
+            ("latency_p50", "median request"),
+            ("latency_p99", "slowest of 100 requests"),
+        ),
+    ),
+    "store": Kind(
+        "Server beside a yardstick",
+        "The store's server beside the smallest FastAPI application with the same three routes, in"
+        " turns.",
+        (("throughput, tracker on / yardstick", "times the yardstick's throughput"),),
+    ),
+    "exporter": Kind(
+        "Scrapes",
+        "The exporter beside prometheus_client's own collector, on the same folders.",
+    ),
+    "growth": Kind(
+        "A full store beside an empty one",
+        "A ratio of 1 says that a call costs the same however much is stored.",
+        (("tracker requests add_span ratio", "times the cost of a span in a full store"),),
+    ),
+    "mongo": Kind("On MongoDB", "The store on MongoDB beside bare inserts into the same server."),
+    "soak": Kind("Memory over time", "A server at work, and the slope of its memory."),
+    "cost": Kind(
+        "Instructions of a request",
+        "Bytecode and calls of C functions in the server for one request: counted, so the same on"
+        " every machine. CI holds them against a baseline.",
+        (("add_span", "instructions for a span"),),
+    ),
+    "pair": Kind("Two servers in turns", "Ratios are of B to A, within each round."),
+    "comparison": Kind("Two runs compared", "A ratio of 1 is no difference."),
+    "model": Kind(
+        "On paper", "Beyond what fits on this machine: simulated from costs that were measured."
+    ),
+    "analysis": Kind("What Prometheus saw", "", (("share of HTTP framing", "of a request: HTTP"),)),
 }
+_BARS = 16
+"""Bars of a chart at most."""
+
+_HEADLINES_WITHOUT = 1
+"""Figures of a kind without headlines of its own that the summary shows."""
 
 
 def report_of(title: str, results: Sequence[Result], remarks: Sequence[str] = ()) -> str:
@@ -45,11 +95,11 @@ def report_of(title: str, results: Sequence[Result], remarks: Sequence[str] = ()
         remarks: What could not be measured, and why.
     """
     sections = [Section("Summary", _summary(results, remarks))]
+    measured = [result for result in results if result.kind != "analysis"]
+    sections += [Section(_title(result), _body(result)) for result in measured]
     for result in results:
         if result.kind == "analysis":
             sections += _analysis(result)
-        else:
-            sections.append(Section(_title(result), _body(result)))
     if results:
         sections.append(Section("How to read this", _reading(results)))
     return page(title, _lead(results), sections)
@@ -75,16 +125,25 @@ def _summary(results: Sequence[Result], remarks: Sequence[str]) -> str:
         parts.append(note("Not everything went as it should", [*lines, *remarks], "bad"))
     else:
         parts.append(note("Everything ran to its end, and nothing was amiss.", (), "well"))
-    shown = [(result, result.figures[0]) for result in results if result.figures]
-    parts.append(
-        tiles(
-            [
-                (f"{_title(result)}: {_words(f.name)}", spoken(f.median, f.unit))
-                for result, f in shown
-            ]
-        )
-    )
+    parts.append(tiles([headline for result in results for headline in _headlines(result)]))
     return "".join(parts)
+
+
+def _headlines(result: Result) -> list[tuple[str, str]]:
+    """The figures that count most, each with what it is."""
+    wanted = KINDS[result.kind].headlines if result.kind in KINDS else ()
+    how = f" ({result.name})" if result.kind == "load" else ""
+    found = [
+        (f"{words}{how}", spoken(figure.median, figure.unit))
+        for name, words in wanted
+        if (figure := result.figure(name)) is not None
+    ]
+    if found:
+        return found
+    return [
+        (f"{_title(result)}: {_words(figure.name)}", spoken(figure.median, figure.unit))
+        for figure in result.figures[:_HEADLINES_WITHOUT]
+    ]
 
 
 def _analysis(result: Result) -> list[Section]:
@@ -94,7 +153,7 @@ def _analysis(result: Result) -> list[Section]:
 
 
 def _body(result: Result) -> str:
-    parts = [paragraph(WHAT.get(result.kind, ""))] if result.kind in WHAT else []
+    parts = [paragraph(KINDS[result.kind].what)] if result.kind in KINDS else []
     if result.partial is not None:
         parts.append(note(f"Partial: {result.partial}", (), "bad"))
     if result.problems:
@@ -109,16 +168,43 @@ def _body(result: Result) -> str:
 
 
 def _charts(figures: Sequence[Figure]) -> list[str]:
-    """A chart for each unit, so that bars beside each other can be compared."""
+    """Charts whose bars can be compared: of one quantity of several servers, else of one unit."""
+    beside = _beside(figures)
     by_unit: dict[str, list[Figure]] = {}
     for figure in figures:
-        by_unit.setdefault(figure.unit, []).append(figure)
-    return [bars(_unit(unit), unit, [_bar(f) for f in found]) for unit, found in by_unit.items()]
+        if _quantity(figure) not in beside:
+            by_unit.setdefault(figure.unit, []).append(figure)
+    drawn = [_chart(_unit(unit), found, _words) for unit, found in by_unit.items()]
+    return drawn + [
+        _chart(
+            _words(quantity[:1].upper() + quantity[1:]), found, lambda name: name.partition(": ")[0]
+        )
+        for quantity, found in beside.items()
+    ]
 
 
-def _bar(figure: Figure) -> Bar:
+def _beside(figures: Sequence[Figure]) -> dict[str, list[Figure]]:
+    """Figures named ``WHO: WHAT``, by what, where several have it."""
+    found: dict[str, list[Figure]] = {}
+    for figure in figures:
+        found.setdefault(_quantity(figure), []).append(figure)
+    return {what: some for what, some in found.items() if what and len(some) > 1}
+
+
+def _quantity(figure: Figure) -> str:
+    return figure.name.partition(": ")[2]
+
+
+def _chart(title: str, figures: Sequence[Figure], named: Callable[[str], str]) -> str:
+    more = len(figures) - _BARS
+    note = f"The first {_BARS}; {more} more are in the table." if more > 0 else ""
+    rows = [_bar(figure, named(figure.name)) for figure in figures[:_BARS]]
+    return bars(title, figures[0].unit, rows, note)
+
+
+def _bar(figure: Figure, name: str) -> Bar:
     low, high = min(figure.samples), max(figure.samples)
-    return Bar(_words(figure.name), figure.median, low, high, spoken(figure.median, figure.unit))
+    return Bar(name, figure.median, low, high, spoken(figure.median, figure.unit))
 
 
 def _figures(figures: Sequence[Figure]) -> str:
@@ -162,7 +248,7 @@ def _reading(results: Sequence[Result]) -> str:
 
 
 def _title(result: Result) -> str:
-    kind = {"comparison": "Compared", "pair": "Pair"}.get(result.kind, result.kind.capitalize())
+    kind = KINDS[result.kind].title if result.kind in KINDS else result.kind.capitalize()
     return kind if result.name in (result.kind, "") else f"{kind}: {_words(result.name)}"
 
 
