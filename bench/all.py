@@ -116,7 +116,7 @@ def measure(session: Session, scale: float) -> None:
             _watched(session, live, scale)
     except AglError as error:
         session.remarks.append(f"the watched runs: {error}")
-    for step in _alone(scale):
+    for step in _alone(session.folder, scale):
         session.play(step)
 
 
@@ -166,11 +166,12 @@ def _loads(live: Live, scale: float) -> Iterator[Step]:
     yield Step("load-open", (*load, *opened), 30 * scale)
 
 
-def _alone(scale: float) -> Iterator[Step]:
+def _alone(folder: Path, scale: float) -> Iterator[Step]:
     yield _own("cost", 5)
     rounds = ("--rounds", "3", "--seconds", f"{2.5 * scale:g}", "--warmup", f"{1 * scale:g}")
     yield _own("store", 60 * scale, *rounds)
     yield _own("growth", 60 * scale, "--rollouts", str(max(int(20_000 * scale), 2_000)))
+    yield _own("model", 5, "--growth", str(folder / "growth.json"))
     yield _own(
         "exporter", 45 * scale, "--processes", "2", "32", "--rounds", "3", "--deaths", "0",
         "--no-exposition",
