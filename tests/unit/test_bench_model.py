@@ -6,12 +6,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
 from bench.model import SMALL, changed, continued
 from bench.simulation import Costs, Site, simulate
 
 from agl.errors import UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_client_alone_waits_for_each_part_once() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,28 +48,6 @@ def add_json(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the result there as JSON; - prints it instead of the text",
     )
-
-
-def add_html(parser: argparse.ArgumentParser) -> None:
-    """Add ``--html FILE``, to be given to :func:`write_page`."""
-    parser.add_argument(
-        "--html", type=_page_target, metavar="FILE", help="write a page with charts there as well"
-    )
-
-
-def write_page(target: str, text: str) -> None:
-    """Write a page; a reader never finds half of one.
-
-    Raises:
-        EnvironmentFault: the file cannot be written.
-    """
-    path = Path(target)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, "utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise EnvironmentFault(f"--html {target}: {error.strerror}") from error
 
 
 def positive(text: str) -> int:
@@ -148,15 +125,6 @@ def deliver(result: Result, text: str, target: str | None, prog: str) -> int:
 def writable(text: str) -> str:
     """Type of an option: a file, there or not, in a folder that exists."""
     if not Path(text).parent.is_dir() or Path(text).is_dir():
-def _page_target(text: str) -> str:
-    if text == "-":
-        raise argparse.ArgumentTypeError("a page goes into a file")
-    return _json_target(text)
-
-
-def _json_target(text: str) -> str:
-    folder = Path(text).parent
-    if text != "-" and (not folder.is_dir() or Path(text).is_dir()):
         raise argparse.ArgumentTypeError(f"{text!r} is no file in a folder that exists")
     return text
 

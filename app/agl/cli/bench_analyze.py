@@ -7,7 +7,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from agl.cli._bench_options import add_html, add_json, deliver, write_page
+from agl.cli._bench_options import add_json, deliver
+from agl.cli._bench_pages import add_html, write_page
 from agl.cli._dashboards import interval, prometheus_url
 from agl.errors import UsageError
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from agl.cli._bench_options import add_html, add_json, deliver, write_page
+from agl.cli._bench_options import add_json, deliver, fraction
+from agl.cli._bench_pages import add_html, write_page
 
 DESCRIPTION = """\
 Compare two results that agl bench or scripts/bench wrote with --json: medians, the ratio of B to A,
@@ -20,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", type=Path, metavar="B.json", help="the one that is looked at")
     parser.add_argument(
         "--gate",
-        type=_share,
+        type=fraction,
         metavar="RATIO",
         help="exit 1 when a figure is worse than RATIO (0 to 1) of A's",
     )
@@ -43,13 +44,3 @@ def run(options: argparse.Namespace, prog: str) -> int:
     if options.html:
         write_page(options.html, report_of("Two runs compared", [result]))
     return deliver(result, as_text(comparison), options.json, prog)
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a ratio above 0 and at most 1")
-    return value

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from agl.cli._bench_options import add_html, add_json, deliver, positive, seconds, write_page
+from agl.cli._bench_options import add_json, deliver, positive, seconds
+from agl.cli._bench_pages import add_html, write_page
 from agl.store.rest.wire import HEALTH_PATH
 
 DESCRIPTION = """\

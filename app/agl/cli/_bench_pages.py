@@ -1,0 +1,38 @@
+"""``--html FILE`` of the commands of ``agl bench``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from agl.cli._bench_options import writable
+from agl.errors import EnvironmentFault
+
+
+def add_html(parser: argparse.ArgumentParser) -> None:
+    """Add ``--html FILE``, to be given to :func:`write_page`."""
+    parser.add_argument(
+        "--html", type=_page_target, metavar="FILE", help="write a page with charts there as well"
+    )
+
+
+def write_page(target: str, text: str) -> None:
+    """Write a page; a reader never finds half of one.
+
+    Raises:
+        EnvironmentFault: the file cannot be written.
+    """
+    path = Path(target)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, "utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise EnvironmentFault(f"--html {target}: {error.strerror}") from error
+
+
+def _page_target(text: str) -> str:
+    if text == "-":
+        raise argparse.ArgumentTypeError("a page goes into a file")
+    return writable(text)
