@@ -156,9 +156,21 @@ def _archive(session: Session, live: Live) -> None:
 def _loads(live: Live, scale: float) -> Iterator[Step]:
     where = ("--store-url", live.store)
     pids = tuple(word for pid in live.pids for word in ("--server-pid", str(pid)))
-    rollouts = str(max(int(300 * scale), 10))
-    scenario = (AGL, "bench", "scenario", "minimal", *where, "--rollouts", rollouts)
-    yield Step("scenario", (*scenario, "--runners", "4"), 30 * scale)
+    scenario = (AGL, "bench", "scenario")
+    for name, rollouts, quick in (
+        ("minimal", 300, ()),
+        ("long-queues", 200, ("--batch-size", "100", "--sleep-seconds", "0.02")),
+        ("heavy-traces", 40, ("--batch-size", "20", "--sleep-seconds", "0.01")),
+    ):
+        played = str(max(int(rollouts * scale), 10))
+        sizes = ("--rollouts", played, "--runners", "4", *quick)
+        polls = ("--poll-seconds", "0.2") if quick else ()
+        words = (*scenario, name, *where, *sizes, *polls)
+        yield Step(f"scenario-{name}", words, 30 * scale)
+    for mode in ("rollout", "dequeue-update-attempt"):
+        operations = ("--operations", str(max(int(400 * scale), 16)), "--processes", "8")
+        words = (AGL, "bench", "micro", mode, *where, *operations, "--connections", "reuse")
+        yield Step(f"micro-{mode}", words, 20 * scale)
     load = (AGL, "bench", "load", *where, *pids, "--warmup", f"{1 * scale:g}")
     closed = ("--rounds", "3", "--seconds", f"{6 * scale:g}")
     yield Step("load-closed", (*load, *closed), 30 * scale)
