@@ -36,9 +36,13 @@ KINDS = {
         "Training loop",
         "An algorithm that enqueues batches and runner processes that trace an agent; every rollout"
         " is read back and verified.",
-        (("rollouts_per_second", "rollouts of a training loop"),),
+        (("rollouts_per_second", "rollouts trained"),),
     ),
-    "micro": Kind("Calls by many processes", "One kind of call, by many processes at once."),
+    "micro": Kind(
+        "Calls by many processes",
+        "One kind of call, by many processes at once.",
+        (("throughput", "calls"),),
+    ),
     "collection": Kind("Collections", "What lies below the store, without HTTP."),
     "load": Kind(
         "Load",
@@ -75,10 +79,15 @@ KINDS = {
     "pair": Kind("Two servers in turns", "Ratios are of B to A, within each round."),
     "comparison": Kind("Two runs compared", "A ratio of 1 is no difference."),
     "model": Kind(
-        "On paper", "Beyond what fits on this machine: simulated from costs that were measured."
+        "On paper",
+        "Beyond what fits on this machine: simulated from costs that were measured.",
+        (("32 processes: rollouts a second", "rollouts on 32 processes, simulated"),),
     ),
     "analysis": Kind("What Prometheus saw", "", (("share of HTTP framing", "of a request: HTTP"),)),
 }
+_NAMED = ("scenario", "micro", "collection", "load")
+"""Kinds of which a page may hold several, which their names tell apart."""
+
 _BARS = 16
 """Bars of a chart at most."""
 
@@ -125,14 +134,15 @@ def _summary(results: Sequence[Result], remarks: Sequence[str]) -> str:
         parts.append(note("Not everything went as it should", [*lines, *remarks], "bad"))
     else:
         parts.append(note("Everything ran to its end, and nothing was amiss.", (), "well"))
-    parts.append(tiles([headline for result in results for headline in _headlines(result)]))
+    ordered = sorted(results, key=lambda result: result.kind == "analysis")
+    parts.append(tiles([headline for result in ordered for headline in _headlines(result)]))
     return "".join(parts)
 
 
 def _headlines(result: Result) -> list[tuple[str, str]]:
     """The figures that count most, each with what it is."""
     wanted = KINDS[result.kind].headlines if result.kind in KINDS else ()
-    how = f" ({result.name})" if result.kind == "load" else ""
+    how = f" ({result.name})" if result.kind in _NAMED else ""
     found = [
         (f"{words}{how}", spoken(figure.median, figure.unit))
         for name, words in wanted
