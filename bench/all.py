@@ -7,6 +7,7 @@ fails, or for which no time is left, is named on the page; the others are not to
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -23,6 +24,9 @@ from bench.servers import ROOT
 
 MINUTES = 9.0
 AGL = str(Path(sys.executable).with_name("agl"))
+MONGO = ("AGL_TEST_MONGO_URI", "AGL_TEST_MONGO_SERVER")
+"""Variables that name a MongoDB, or a stand-in for it; without them it is left out."""
+
 _SETTLE_SECONDS = 3 * SCRAPE_SECONDS + 6
 """Until Prometheus has the last of it: the exporter asks the store for its state every 5 s."""
 
@@ -188,7 +192,14 @@ def _alone(folder: Path, scale: float) -> Iterator[Step]:
         "exporter", 45 * scale, "--processes", "2", "32", "--rounds", "3", "--deaths", "0",
         "--no-exposition",
     )  # fmt: skip
-    yield _own("soak", 60 * scale, "--minutes", f"{1 * scale:g}")
+    for what in ("insert", "dequeue"):
+        tasks = ("--total-tasks", str(max(int(20_000 * scale), 1_000)), "--concurrency", "128")
+        words = (AGL, "bench", "collection", what, *tasks, "--rounds", "3")
+        yield Step(f"collection-{what}", words, 20 * scale)
+    if any(os.environ.get(name) for name in MONGO):
+        speed = ("--parts", "speed", "--rounds", "2", "--only", "yardstick-2", "ours-1", "ours-2")
+        seconds = ("--seconds", f"{3 * scale:g}", "--warmup", f"{1 * scale:g}")
+        yield _own("mongo", 60 * scale, *speed, *seconds)
 
 
 def _own(name: str, seconds: float, *options: str) -> Step:

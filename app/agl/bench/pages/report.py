@@ -43,7 +43,11 @@ KINDS = {
         "One kind of call, by many processes at once.",
         (("throughput", "calls"),),
     ),
-    "collection": Kind("Collections", "What lies below the store, without HTTP."),
+    "collection": Kind(
+        "Collections",
+        "What lies below the store, without HTTP.",
+        (("throughput", "collection operations"),),
+    ),
     "load": Kind(
         "Load",
         "A compiled load generator starts rollouts, adds four spans to each and finishes them.",
