@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 from agl.bench.contenders import HOST, PORT, Contender, serving
+from agl.config import cache_folder
 from agl.errors import EnvironmentFault
 from agl.store.rest.wire import HEALTH_PATH
 from bench.servers import ROOT, metrics_folder
@@ -48,8 +49,7 @@ def find_prometheus() -> str:
     Raises:
         EnvironmentFault: there is none, and the tools cannot be fetched either.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    tools = Path(os.environ.get("AGL_LAB_TOOLS") or cache / "agl-stack" / "lab" / "prometheus")
+    tools = Path(os.environ.get("AGL_LAB_TOOLS") or cache_folder() / "lab" / "prometheus")
     for path in (str(tools / "prometheus"), shutil.which("prometheus")):
         if path is not None and os.access(path, os.X_OK):
             return path

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+
+from agl.bench.contenders import free_port as free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 HEALTH_PATH = "/v1/agl/health"
@@ -94,12 +95,6 @@ def metrics_folder() -> Generator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _wait_ready(process: subprocess.Popen[bytes], port: int) -> None:

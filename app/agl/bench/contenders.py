@@ -112,7 +112,7 @@ def serving(contender: Contender, ready_path: str, seconds: float) -> Generator[
     Raises:
         EnvironmentFault: it does not start, dies, or is not ready within ``seconds``.
     """
-    port = _free_port()
+    port = free_port()
     with tempfile.TemporaryFile() as log:
         began = time.monotonic()
         process = _start(contender, port, log)
@@ -191,7 +191,8 @@ def _last_words(log: IO[bytes]) -> str:
     return f"; its last words: {said}" if said else "; it said nothing"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port on loopback that nothing listens on just now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return probe.getsockname()[1]
