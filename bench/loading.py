@@ -15,12 +15,16 @@ def play(port: int, options: argparse.Namespace, pids: Sequence[int]) -> dict[st
 
     Raises:
         EnvironmentFault: the loader cannot be compiled.
-        RuntimeError: a request failed.
+        RuntimeError: a request failed, or there was no time for a rollout.
     """
     load = Load(options.clients, options.seconds, options.warmup)
     run = Loader(f"http://127.0.0.1:{port}").play(load, pids)
     if run.failures or run.broken:
         raise RuntimeError(f"{run.failures + run.broken} failed requests; {run.first_failure}")
+    if not run.rollouts:
+        raise RuntimeError(
+            f"no rollout was finished in {run.seconds:.1f} s; give it more --seconds"
+        )
     return {
         "seconds": run.seconds,
         "rollouts": run.rollouts,
