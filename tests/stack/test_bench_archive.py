@@ -11,7 +11,7 @@ import pytest
 from bundle import Stack, leftovers
 from ports import free_port
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("bundle"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 AGL = str(Path(sys.executable).with_name("agl"))
 

@@ -23,7 +23,7 @@ from bundle import (
 
 import agl
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("bundle"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 PLAIN = {
     "COMPOSE_PROJECT_NAME": "agl-plain-test",

@@ -18,7 +18,7 @@ from bundle import Stack, docker
 from agl.ops.alerting.rules import load_alerts
 from agl.ops.drill.catalogue import DRILLS, SYMPTOMS
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("drills"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
 PROMISED_SECONDS = 60
 """From a fault to its page, for a critical alert with windows as they are."""

@@ -11,7 +11,7 @@ from bundle import Stack
 
 from agl.store.client_server import LightningStoreClient
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("bundle"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 
 async def run_rollouts(client: LightningStoreClient, count: int) -> None:

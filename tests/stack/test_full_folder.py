@@ -10,7 +10,7 @@ import pytest
 from bundle import Stack, docker
 from test_faults import finished, run_rollouts, with_client
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("bundle"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 FILLER = "/run/agl/multiproc/filler"
 PYTHON = "/opt/agl/bin/python"

@@ -29,7 +29,7 @@ from typing import Any
 import httpx
 import pytest
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("lifecycle"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
 SECOND = {
     "COMPOSE_PROJECT_NAME": "agl-lifecycle-test",

@@ -58,7 +58,7 @@ OTHERS = {
 }
 """The other boards that this bundle fills; panels that may be empty, and why."""
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("bundle"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from bundle import COMPOSE_FILE, Stack, docker
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("bundle"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 NETWORK_ALIAS = "receiver"
 

@@ -12,7 +12,7 @@ import pytest
 
 AGL = str(Path(sys.executable).with_name("agl"))
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("bundle")]
+pytestmark = [pytest.mark.stack]
 
 
 @pytest.mark.timeout(300)

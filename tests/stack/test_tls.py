@@ -13,7 +13,7 @@ import httpx
 import pytest
 from bundle import ROOT, Stack, clone_to, docker, leftovers
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("lifecycle"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 VARIABLES = {
     "COMPOSE_PROJECT_NAME": "agl-tls-test",

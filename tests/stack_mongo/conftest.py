@@ -7,18 +7,18 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from bundle import ROOT, Stack, clone_to, leftovers, lend_environment
+from bundle import ROOT, WORKER, Stack, clone_to, leftovers, lend_environment
 
 VARIABLES = {
-    "COMPOSE_PROJECT_NAME": "agl-mongo-test",
-    "AGL_PORT": "25747",
-    "AGL_GRAFANA_PORT": "26091",
-    "AGL_PROMETHEUS_PORT": "26090",
-    "AGL_ALERTMANAGER_PORT": "26093",
-    "AGL_RUNBOOKS_PORT": "26096",
-    "AGL_NODE_EXPORTER_PORT": "26100",
-    "AGL_SUBNET": "172.31.238.0/24",
-    "AGL_GATEWAY": "172.31.238.1",
+    "COMPOSE_PROJECT_NAME": f"agl-mongo-test-{WORKER}",
+    "AGL_PORT": str(25747 + 20 * WORKER),
+    "AGL_GRAFANA_PORT": str(26091 + 20 * WORKER),
+    "AGL_PROMETHEUS_PORT": str(26090 + 20 * WORKER),
+    "AGL_ALERTMANAGER_PORT": str(26093 + 20 * WORKER),
+    "AGL_RUNBOOKS_PORT": str(26096 + 20 * WORKER),
+    "AGL_NODE_EXPORTER_PORT": str(26100 + 20 * WORKER),
+    "AGL_SUBNET": f"172.31.{236 + WORKER}.0/24",
+    "AGL_GATEWAY": f"172.31.{236 + WORKER}.1",
 }
 UP = ("up", "mongo", "--lab", "--yes")
 

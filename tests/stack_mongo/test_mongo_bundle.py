@@ -16,7 +16,7 @@ from bundle import Stack, clone_to, docker, leftovers, local_images
 from mongo_bundle import Ledger, documents_of, inside_app, play
 from turns_proxy import turns_proxy
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("mongo"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
 COMPOSE_FILE = "compose.prometheus-mongo-store.yml"
 SERVICES = (

@@ -34,7 +34,7 @@ TARGETS = [
     for target in panel.get("targets", [])
 ]
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("mongo"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
