@@ -87,14 +87,6 @@ class Timers:
         """Note a call that raised."""
         self._timer(get_running(), status_label(error))(seconds)
 
-    def note(self, started: float, error: BaseException | None = None) -> None:
-        """Note a call that is over."""
-        seconds = perf_counter() - started
-        if error is not None:
-            self.failed(seconds, error)
-        else:
-            self.known[get_running()](seconds)
-
     def _timer(self, here: Running, status: str) -> Record:
         public, private = here.methods
         labels = {
@@ -115,12 +107,22 @@ class CollectionsRecorder:
         register(tracker, "agl.collections.total", "agl.collections.latency")
 
     def timers(self, operation: str, collection: str) -> Timers:
-        """For those that do themselves what :meth:`note` does."""
+        """For those that spell out what :meth:`note` does."""
         return Timers(self._tracker, operation, collection)
 
     def note(self, operation: str, collection: str) -> Note:
         """What to call at the end of each such operation."""
-        return self.timers(operation, collection).note
+        timers = self.timers(operation, collection)
+        known = timers.known
+
+        def note(started: float, error: BaseException | None = None) -> None:
+            seconds = perf_counter() - started
+            if error is not None:
+                timers.failed(seconds, error)
+                return
+            known[get_running()](seconds)
+
+        return note
 
     def instrument(self, target: object, collection: str, operations: Mapping[str, str]) -> None:
         """Replace the named coroutine methods of ``target`` by recording ones.

@@ -21,7 +21,7 @@ from agl.store.collection.instrumented import (
     BUNDLE_OPERATIONS,
     COLLECTION_OPERATIONS,
     CollectionsRecorder,
-    Timers,
+    Note,
 )
 from agl.store.collection.items import Items, Observer
 from agl.store.collection.memory_queue import DequeBasedQueue, DictBasedKeyValue
@@ -37,7 +37,6 @@ from agl.store.collection.query import (
     window,
 )
 from agl.store.collection.scan import SLICE, Gathered
-from agl.store.operations import get_running
 from agl.types import (
     Attempt,
     FilterOptions,
@@ -255,24 +254,24 @@ async def _wait_for(label: str, lock: AsyncLock) -> None:
 class _Section:
     """Holds one lock for each label, taken in the order given."""
 
-    __slots__ = ("_collections", "_locks", "_started", "_taken", "_timers", "_wait_for")
+    __slots__ = ("_collections", "_locks", "_note", "_started", "_taken", "_wait_for")
 
     def __init__(
         self,
         collections: InMemoryLightningCollections,
         locks: Sequence[tuple[str, AsyncLock]],
         wait_for: Take,
-        timers: Timers | None,
+        note: Note | None,
     ) -> None:
         self._collections = collections
         self._locks = locks
         self._wait_for = wait_for
-        self._timers = timers
+        self._note = note
         self._started = 0.0
         self._taken = 0
 
     async def __aenter__(self) -> InMemoryLightningCollections:
-        if self._timers is not None:
+        if self._note is not None:
             self._started = perf_counter()
         try:
             for label, lock in self._locks:
@@ -291,8 +290,8 @@ class _Section:
         trace: TracebackType | None,
     ) -> None:
         self._release()
-        if self._timers is not None:
-            self._timers.note(self._started, error)
+        if self._note is not None:
+            self._note(self._started, error)
 
     def _release(self) -> None:
         for _, lock in reversed(self._locks[: self._taken]):
@@ -316,7 +315,7 @@ class InMemoryLightningCollections(LightningCollections):
     def __init__(self, lock_type: LockType, tracker: MetricsBackend | None = None) -> None:
         self._tracker = tracker
         self._wait_for: Take = _wait_for
-        self._section_timers: Timers | None = None
+        self._note_section: Note | None = None
         self.lock_type = lock_type
         self._locks = _locks_by_label()
         self._lock_sets: dict[tuple[str, ...], list[tuple[str, AsyncLock]]] = {}
@@ -338,7 +337,7 @@ class InMemoryLightningCollections(LightningCollections):
         if tracker is not None:
             recorder = CollectionsRecorder(tracker)
             recorder.instrument(self, self.collection_name, BUNDLE_OPERATIONS)
-            self._section_timers = recorder.timers("atomic", self.collection_name)
+            self._note_section = recorder.note("atomic", self.collection_name)
             self._wait_for = recorder.timed_lock(_wait_for)
 
     @property
@@ -383,7 +382,7 @@ class InMemoryLightningCollections(LightningCollections):
         **kwargs: Any,
     ) -> AbstractAsyncContextManager[Self]:
         locks = () if mode == "r" and not snapshot else self._locks_for(labels)
-        section = _Section(self, locks, self._wait_for, self._section_timers)
+        section = _Section(self, locks, self._wait_for, self._note_section)
         return cast("AbstractAsyncContextManager[Self]", section)
 
     async def execute(
@@ -399,26 +398,24 @@ class InMemoryLightningCollections(LightningCollections):
         """As promised by the base, without the objects that :meth:`atomic` needs."""
         if mode == "r" and not snapshot:
             return await callback(self)
-        timers = self._section_timers
-        started = 0.0 if timers is None else perf_counter()
+        note = self._note_section
+        started = 0.0 if note is None else perf_counter()
         taken: list[AsyncLock] = []
+        failure: BaseException | None = None
         try:
-            try:
-                for label, lock in self._locks_for(labels):
-                    if not lock.try_acquire():
-                        await self._wait_for(label, lock)
-                    taken.append(lock)
-                result = await callback(self)
-            finally:
-                while taken:
-                    taken.pop().release()
+            for label, lock in self._locks_for(labels):
+                if not lock.try_acquire():
+                    await self._wait_for(label, lock)
+                taken.append(lock)
+            return await callback(self)
         except BaseException as error:
-            if timers is not None:
-                timers.failed(perf_counter() - started, error)
+            failure = error
             raise
-        if timers is not None:
-            timers.known[get_running()](perf_counter() - started)
-        return result
+        finally:
+            while taken:
+                taken.pop().release()
+            if note is not None:
+                note(started, failure)
 
     async def evict_spans_for_rollout(self, rollout_id: str) -> Mapping[str, int]:
         """Remove all spans of a rollout; returns how many by attempt id."""

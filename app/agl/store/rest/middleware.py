@@ -56,7 +56,6 @@ class HttpMetrics:
         register(tracker, "agl.http.total", _LATENCY, _WAITS)
         for route in routes:
             HTTP_PATHS.add((route.path,))
-            route.timers = _RouteTimers(self, route)
             self._touch(route)
 
     def _touch(self, route: WireRoute) -> None:
@@ -67,13 +66,20 @@ class HttpMetrics:
             labels = _labels(route.path, route.method, status)
             self._tracker.touch_counter("agl.http.total", labels)
 
-    def of_route(self, route: WireRoute, status: int) -> Record:
-        """What takes the seconds of a route's requests that are answered with this status."""
-        return self._timer(route.path, route.method, status, _duration_metric(route))
+    def record(self, match: Match | None, method: str, status: int, seconds: float) -> None:
+        """Count one request; paths nobody declared share one label value."""
+        route = None if match is None else match.route
+        if route is not None:
+            timer = route.timers.get(status)
+            if timer is None:
+                timer = route.timers[status] = self._timer(
+                    route.path, method, status, _duration_metric(route)
+                )
+        else:
+            timer = self._other(UNMATCHED if match is None else match.template, method, status)
+        timer(seconds)
 
-    def of_others(self, match: Match | None, method: str, status: int) -> Record:
-        """The same for what no route serves; paths nobody declared share one label value."""
-        path = UNMATCHED if match is None else match.template
+    def _other(self, path: str, method: str, status: int) -> Record:
         if method not in _METHODS:
             method = "OTHER"
         timer = self._others.get((path, method, status))
@@ -84,19 +90,6 @@ class HttpMetrics:
 
     def _timer(self, path: str, method: str, status: int, metric: str) -> Record:
         return self._tracker.timer("agl.http.total", metric, _labels(path, method, status))
-
-
-class _RouteTimers(dict[int, Record]):
-    """What takes the seconds of a route's requests, by the status of the answer."""
-
-    def __init__(self, metrics: HttpMetrics, route: WireRoute) -> None:
-        super().__init__()
-        self._metrics = metrics
-        self._route = route
-
-    def __missing__(self, status: int) -> Record:
-        timer = self[status] = self._metrics.of_route(self._route, status)
-        return timer
 
 
 def _duration_metric(route: WireRoute) -> str:
@@ -130,10 +123,7 @@ class ObserveMiddleware:
             seconds = time.perf_counter() - began
             status: int = scope[STATUS_KEY] or 500
             if self._metrics is not None:
-                if match is not None and match.route is not None:
-                    match.route.timers[status](seconds)
-                else:
-                    self._metrics.of_others(match, scope["method"], status)(seconds)
+                self._metrics.record(match, scope["method"], status, seconds)
             if logger.isEnabledFor(logging.DEBUG):
                 _log(scope, status, seconds)
 

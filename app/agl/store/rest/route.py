@@ -158,8 +158,8 @@ class WireRoute(APIRoute):
         self._call = endpoint
         self.waiting = waiting
         self.replays = replays
-        self.timers: Mapping[int, Callable[[float], None]] = {}
-        """What takes the seconds of its requests, by status of the answer; a tracker fills it."""
+        self.timers: dict[int, Callable[[float], None]] = {}
+        """What takes the seconds of its requests, by the status of the answer."""
 
         self._again = again
         self._query: _QueryPart | None = None
