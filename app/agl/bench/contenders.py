@@ -17,6 +17,7 @@ from typing import IO
 
 import psutil
 
+from agl.config import process_environment
 from agl.errors import EnvironmentFault, UsageError
 
 PORT = "{port}"
@@ -130,7 +131,7 @@ def _start(contender: Contender, port: int, log: IO[bytes]) -> subprocess.Popen[
     try:
         return subprocess.Popen(
             command,
-            env={**os.environ, **contender.environ},
+            env={**process_environment(), **contender.environ},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
