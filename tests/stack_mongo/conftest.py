@@ -7,18 +7,18 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from bundle import ROOT, WORKER, Stack, clone_to, leftovers, lend_environment
+from bundle import ROOT, SLOT, Stack, clone_to, leftovers, lend_environment
 
 VARIABLES = {
-    "COMPOSE_PROJECT_NAME": f"agl-mongo-test-{WORKER}",
-    "AGL_PORT": str(25747 + 20 * WORKER),
-    "AGL_GRAFANA_PORT": str(26091 + 20 * WORKER),
-    "AGL_PROMETHEUS_PORT": str(26090 + 20 * WORKER),
-    "AGL_ALERTMANAGER_PORT": str(26093 + 20 * WORKER),
-    "AGL_RUNBOOKS_PORT": str(26096 + 20 * WORKER),
-    "AGL_NODE_EXPORTER_PORT": str(26100 + 20 * WORKER),
-    "AGL_SUBNET": f"172.31.{236 + WORKER}.0/24",
-    "AGL_GATEWAY": f"172.31.{236 + WORKER}.1",
+    "COMPOSE_PROJECT_NAME": f"agl-mongo-test-{SLOT}",
+    "AGL_PORT": str(25747 + 20 * SLOT),
+    "AGL_GRAFANA_PORT": str(26091 + 20 * SLOT),
+    "AGL_PROMETHEUS_PORT": str(26090 + 20 * SLOT),
+    "AGL_ALERTMANAGER_PORT": str(26093 + 20 * SLOT),
+    "AGL_RUNBOOKS_PORT": str(26096 + 20 * SLOT),
+    "AGL_NODE_EXPORTER_PORT": str(26100 + 20 * SLOT),
+    "AGL_SUBNET": f"172.31.{236 + SLOT}.0/24",
+    "AGL_GATEWAY": f"172.31.{236 + SLOT}.1",
 }
 UP = ("up", "mongo", "--lab", "--yes")
 

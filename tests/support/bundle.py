@@ -1,5 +1,5 @@
 """A bundle for tests: a clone of this tree under its own project name, ports and subnet, so that
-it can stand beside a bundle in use, and beside that of another worker of pytest-xdist.
+it can stand beside a bundle in use, and beside that of another run of pytest (``AGL_TEST_SLOT``).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import httpx
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE_FILE = "compose.prometheus-memory-store.yml"
-WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+SLOT = int(os.environ.get("AGL_TEST_SLOT", "0"))
 VARIABLES = {
-    "COMPOSE_PROJECT_NAME": f"agl-stack-test-{WORKER}",
-    "AGL_PORT": str(14747 + 20 * WORKER),
-    "AGL_GRAFANA_PORT": str(19091 + 20 * WORKER),
-    "AGL_PROMETHEUS_PORT": str(19090 + 20 * WORKER),
-    "AGL_ALERTMANAGER_PORT": str(19093 + 20 * WORKER),
-    "AGL_RUNBOOKS_PORT": str(19096 + 20 * WORKER),
-    "AGL_NODE_EXPORTER_PORT": str(19100 + 20 * WORKER),
-    "AGL_SUBNET": f"172.31.{240 + WORKER}.0/24",
-    "AGL_GATEWAY": f"172.31.{240 + WORKER}.1",
+    "COMPOSE_PROJECT_NAME": f"agl-stack-test-{SLOT}",
+    "AGL_PORT": str(14747 + 20 * SLOT),
+    "AGL_GRAFANA_PORT": str(19091 + 20 * SLOT),
+    "AGL_PROMETHEUS_PORT": str(19090 + 20 * SLOT),
+    "AGL_ALERTMANAGER_PORT": str(19093 + 20 * SLOT),
+    "AGL_RUNBOOKS_PORT": str(19096 + 20 * SLOT),
+    "AGL_NODE_EXPORTER_PORT": str(19100 + 20 * SLOT),
+    "AGL_SUBNET": f"172.31.{240 + SLOT}.0/24",
+    "AGL_GATEWAY": f"172.31.{240 + SLOT}.1",
     "AGL_MULTIPROC_SIZE": "16m",  # small enough to be filled
 }
 
