@@ -163,6 +163,7 @@ def hook(stack: Stack) -> Iterator[Hook]:
 def test_status_and_up_say_who_is_paged_and_the_watchdog_is_called(
     stack: Stack, hook: Hook
 ) -> None:
+    stack.wait_for_scrapes()  # the module before has started the exporter anew
     assert "NOBODY WILL BE PAGED" in stack.script("status")
     assert "NOBODY WILL BE PAGED" in stack.script("up", "--yes")
     secret = stack.root / "compose/secrets/deadman-url"

@@ -17,7 +17,7 @@ from agl.ops.view import as_running, running_mode
 
 SERVICE = "prometheus"
 _READY_SECONDS = 120.0
-_START = ("up", "--detach", "--no-build", "--pull", "never", "--no-deps", "--wait", SERVICE)
+_START = ("up", "--detach", "--no-build", "--pull", "never", "--wait")
 
 
 def prometheus_of(layout: Layout) -> str:
@@ -37,11 +37,12 @@ def admin_api(layout: Layout, url: str) -> Generator[None]:
     containers = Engine.connect(layout).containers()
     with_it, without = (_compose(layout, containers, files) for files in ((OVERLAY,), ()))
     try:
-        with_it.run(*_START)
+        with_it.run(*_START, "--no-deps", SERVICE)
         _wait_ready(url)
         yield
     finally:
-        without.run(*_START)
+        # Without --no-deps, which Compose would take for a change of the service at the next up.
+        without.run(*_START, SERVICE)
 
 
 def _compose(layout: Layout, containers: list[Container], on_top: tuple[str, ...]) -> Compose:

@@ -46,12 +46,15 @@ def test_the_archive_of_a_run_opens_in_the_viewer(stack: Stack, tmp_path: Path) 
         timeout=200,
     )
     finished = stack.value("sum(agl_rollouts_total)")
-    restarts = stack.container("prometheus")["Created"]
+    before = {name: stack.container(name) for name in ("prometheus", "app", "app-exporter")}
     options = ("--prometheus", stack.prometheus_url, "--results", str(run), "--overlay")
     bench(stack, "archive", *options, "--output", str(archive))
-    command = stack.container("prometheus")["Config"]
-    assert "--web.enable-admin-api" not in str([command["Entrypoint"], command["Cmd"]])
-    assert stack.container("prometheus")["Created"] != restarts
+    after = {name: stack.container(name) for name in before}
+    assert [name for name in before if after[name]["Id"] != before[name]["Id"]] == ["prometheus"]
+    configs = [one["prometheus"]["Config"] for one in (before, after)]
+    assert configs[0]["Cmd"] == configs[1]["Cmd"]
+    hashes = {config["Labels"]["com.docker.compose.config-hash"] for config in configs}
+    assert len(hashes) == 1, "the next up would start it anew"
 
     port, prometheus = (str(free_port()) for _ in range(2))
     project = f"{stack.project}-view"
