@@ -12,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import time
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -220,13 +221,16 @@ def listeners() -> dict[int, str]:
 
 
 def holder(inode: str) -> str:
-    for folder in Path("/proc").glob("[0-9]*"):
+    """Name of a process that has this socket; processes and descriptors may end meanwhile."""
+    for folder in Path("/proc").glob("[0-9]*/fd"):
         try:
-            for descriptor in (folder / "fd").iterdir():
-                if str(descriptor.readlink()) == f"socket:[{inode}]":
-                    return read(folder / "comm").strip()
+            descriptors = list(folder.iterdir())
         except OSError:
             continue
+        for descriptor in descriptors:
+            with suppress(OSError):
+                if str(descriptor.readlink()) == f"socket:[{inode}]":
+                    return read(folder.parent / "comm").strip()
     return ""
 
 

@@ -80,4 +80,5 @@ def test_what_prometheus_collects_reaches_a_receiver(
         assert received(receiver, "agl_rollouts_total")
         assert not received(receiver, "node_load1"), "the relabelling was not applied"
     finally:
-        compose(stack, *alone, *start)
+        # As `up` does it: with --no-deps Compose would make it anew at the next one.
+        compose(stack, *alone, "up", "--detach", "--wait", "prometheus")
