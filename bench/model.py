@@ -47,8 +47,8 @@ MEASURED_COMMANDS = {1: 0.13, 4: 0.55}
 ROUND_TRIPS = {
     "dequeue": "find, bulkWrite",
     "start": "find, bulkWrite",
-    "add_span": "find, bulkWrite",
-    "update_attempt": "find, bulkWrite",
+    "add_span": "bulkWrite",
+    "update_attempt": "bulkWrite, after a find where it was not known",
     "get by id": "find",
     "first page by status": "find, and the totals that are kept",
     "spans of a rollout": "find",

@@ -2,8 +2,8 @@
 
 Closed loop: a client plays rollouts (start, spans, finish) and sends its next request when it has
 the answer. A server process is one event loop: it has one core at a time. A request needs CPU of
-it, then a read and then a write of MongoDB. Reads, and writes, that come while one is on its way
-gather for the next one, as the store does it (``store/collection/mongo/gathering.py``).
+it, then a write of MongoDB; a start needs a read before. Reads, and writes, that come while one is
+on its way gather for the next one, as the store does it (``store/collection/mongo/gathering.py``).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Costs:
         read: Of MongoDB for a document read by its id.
         insert: Of MongoDB for a document inserted with its indexes.
         update: Of MongoDB for a conditional update with its indexes.
+        guard: Of MongoDB for one that changes nothing.
         sync: Until a write is on disk and on the majority; syncs of commands overlap.
         trip: From a process to MongoDB and back.
         think: Of a client between two requests.
@@ -49,6 +50,7 @@ class Costs:
     read: float = 50e-6
     insert: float = 40e-6
     update: float = 290e-6
+    guard: float = 100e-6
     sync: float = 1e-3
     trip: float = 0.2e-3
     think: float = 0.0
@@ -229,13 +231,21 @@ class World:
             self.latencies.append(self.clock.now - began)
             self.clock.after(costs.think, lambda: self._client(process, (step + 1) % (last + 1)))
 
-        write = costs.update if step == last else costs.insert
-        if step == 1:  # the first span makes the attempt run
-            write += costs.update
-        process.work(
-            costs.request,
-            lambda: process.reads.add(costs.read, lambda: process.writes.add(write, done)),
-        )
+        def write() -> None:
+            process.writes.add(self._write(step), done)
+
+        def start() -> None:
+            process.reads.add(costs.read, write)
+
+        process.work(costs.request, start if step == 0 else write)
+
+    def _write(self, step: int) -> float:
+        costs = self.costs
+        if step == 0:
+            return costs.insert
+        if step > self._site.spans:
+            return costs.update
+        return costs.insert + (costs.update if step == 1 else costs.guard)  # the first makes it run
 
 
 def simulate(site: Site, costs: Costs, least: float = 0.5) -> Outcome:

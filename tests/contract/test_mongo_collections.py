@@ -362,6 +362,15 @@ async def test_arguments_that_make_no_sense(mongo: Backend) -> None:
     assert repr(mongo.collection()) == "<MongoBasedCollection[Item]>"
 
 
+async def test_what_is_missing_is_appended_once_whoever_does_it(mongo: Backend) -> None:
+    items = [str(number) for number in range(5)]
+    both = [mongo.queue() for _ in range(2)]
+    added = await asyncio.gather(*(queue.enqueue_missing(items) for queue in both * 4))
+    assert sorted(item for one in added for item in one) == items
+    assert await both[0].size() == len(items)
+    assert sorted(await both[0].dequeue(99)) == items
+
+
 async def test_entries_of_0_3_that_are_not_consumed_are_read(mongo: Backend) -> None:
     queue = mongo.queue()
     assert isinstance(queue, MongoBasedQueue)

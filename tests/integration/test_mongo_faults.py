@@ -185,7 +185,8 @@ async def test_the_disk_of_mongodb_is_full(tmp_path: Path) -> None:
             again = running_stand_in(NAME, DURABLE, *small_log, storage=data, port=port_of(first))
             stack.enter_context(again)
             await progress(ledger)
-        assert_named(ledger, "MongoDB refused the operation (", "MongoDB cannot be reached")
+        refused = ("MongoDB refused the operation (", "MongoDB refused a write (")
+        assert_named(ledger, *refused, "MongoDB cannot be reached")
         await verify(store, ledger)
         assert store.stop() == 0
 

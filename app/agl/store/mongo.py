@@ -245,6 +245,17 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
 
         await self._write_section(work)
 
+    async def _update_attempt(
+        self,
+        c: MongoLightningCollections,
+        rollout_id: str,
+        attempt_id: str,
+        changes: dict[str, Any],
+    ) -> Attempt:
+        # Its answer has the last heartbeat, which other processes may have written since.
+        _section(c).hand_out_no_rollout(self.collections.heartbeat_seconds)
+        return await super()._update_attempt(c, rollout_id, attempt_id, changes)
+
     def _settled(self, plan: Plan) -> None:
         super()._settled(plan)
         if plan.finished:

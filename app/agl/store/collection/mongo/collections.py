@@ -7,6 +7,7 @@ and writes that with a compare-and-set; where another one was faster, the callba
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 from collections.abc import (
@@ -25,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 from pymongo.errors import PyMongoError
 
-from agl.errors import BackendUnavailableError, StoreError
+from agl.errors import BackendError, BackendUnavailableError, StoreError
 from agl.store.collection.base import AtomicLabels, AtomicMode, KeyValue, LightningCollections
 from agl.store.collection.instrumented import CollectionsRecorder, Note
 from agl.store.collection.mongo.collection import MongoBasedCollection
@@ -253,15 +254,21 @@ class MongoLightningCollections(LightningCollections):
         lane = await self.lane()
         with lane.turns.call():
             for tries in range(_MOST_CONFLICTS):
-                section = Section(self, call, light=light)
+                section = Section(self, call, light=light, may_guess=tries == 0)
+                if light:
+                    section.hand_out_no_rollout(math.inf)
                 try:
                     result = await callback(cast("Self", section))
                 except ConflictError:
                     await conflict_pause(tries)
                     continue
-                except StoreError:
+                except StoreError as error:
+                    if section.guessed and not isinstance(error, BackendError):
+                        continue  # it may owe to what has changed
                     await section.finish()
                     raise
+                if section.guessed:
+                    continue  # nothing was written, so nothing has shown that it is still so
                 await section.finish()
                 self.note("execute", self.collection_name, started)
                 return result
@@ -352,6 +359,7 @@ class Section(SectionWrites, LightningCollections):
         call: What all tries of one call remember.
         light: Read rollouts without their input; they are not handed out.
         remembers: Keep what was read; otherwise it is no section but a way to read.
+        may_guess: Go by what is known of a document without reading it, where that is enough.
     """
 
     def __init__(
@@ -361,8 +369,11 @@ class Section(SectionWrites, LightningCollections):
         *,
         light: bool = False,
         remembers: bool = True,
+        may_guess: bool = False,
     ) -> None:
         super().__init__(call)
+        self._may_guess = may_guess
+        self._guess_seconds = 0.0
         self._remembers = remembers
         self._home = home
         self._light = light
@@ -385,12 +396,31 @@ class Section(SectionWrites, LightningCollections):
         light = light or self._light
         if known is not None and (light or not known.light):
             return known
+        lane = await self.lane()
+        guess = self._guess(lane, rollout_id) if light else None
+        if guess is not None:
+            return guess
         started = perf_counter()
-        root = await (await self.lane()).loader.load(rollout_id, light=light)
+        root = await lane.loader.load(rollout_id, light=light)
         self._home.note("get", ROLLOUTS, started)
         if root is not None:
+            lane.known.learn(root)
             self.remember(root)
         return root
+
+    def hand_out_no_rollout(self, guess_seconds: float) -> None:
+        """Do without the input of rollouts; go by what was known of them so many seconds ago."""
+        self._light = True
+        self._guess_seconds = guess_seconds if self._may_guess else 0.0
+
+    def _guess(self, lane: Lane, rollout_id: str) -> Root | None:
+        if not self._guess_seconds or lane.combiner.by_collection:  # where each guard goes alone
+            return None
+        guess = lane.known.get(rollout_id, self._guess_seconds)
+        if guess is not None:
+            self.remember(guess)
+            self.guessed.add(rollout_id)
+        return guess
 
     async def roots(self, rollout_ids: Iterable[str], *, light: bool = False) -> dict[str, Root]:
         """Those of the documents that there are, in the order asked."""
@@ -398,12 +428,16 @@ class Section(SectionWrites, LightningCollections):
         ids = list(dict.fromkeys(rollout_ids))
         known = self._remembered
         unknown = [k for k in ids if k not in known or (known[k].light and not light)]
+        lane = await self.lane()
+        if light:
+            unknown = [k for k in unknown if self._guess(lane, k) is None]
         found: dict[str, Root] = {}
         if unknown:
             started = perf_counter()
-            found = await (await self.lane()).loader.load_many(unknown, light=light)
+            found = await lane.loader.load_many(unknown, light=light)
             self._home.note("query", ROLLOUTS, started)
             for root in found.values():
+                lane.known.learn(root)
                 self.remember(root)
         result: dict[str, Root] = {}
         for key in ids:
@@ -426,6 +460,7 @@ class Section(SectionWrites, LightningCollections):
     def remember(self, root: Root) -> None:
         """Take note of a document that was read on the way."""
         if self._remembers:
+            self.guessed.discard(root.rollout_id)
             self._remembered[root.rollout_id] = root
 
     async def remember_legacy(self, documents: Sequence[dict[str, Any]]) -> None:

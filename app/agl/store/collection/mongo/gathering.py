@@ -3,7 +3,7 @@
 A command costs a process about as much as the rest of a whole request, so what counts under load is
 how few there are. Two things make batches larger: reads and writes of an event loop take turns, so
 that those answered by one go on together into the other; and where many calls are under way at once
-lately, reads wait a moment for most of them. Nobody who is alone waits for anything.
+lately, the first to ask waits a moment for most of them. Nobody who is alone waits for anything.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from time import monotonic
 from typing import Generic, TypeVar
 
 Q = TypeVar("Q")
@@ -22,13 +23,17 @@ HOLD_SECONDS = 0.02
 """How long one side waits for the other at most: a stalled write holds up no reads."""
 
 CROWD = 3
-"""From how many calls at once on reads wait for company."""
+"""From how many calls at once on one waits for company."""
 
-LINGER_SECONDS = 0.002
-"""How long they wait for it at most."""
+LONGEST_LINGER_SECONDS = 0.01
+SHORTEST_LINGER_SECONDS = 0.002
+_SHARE_OF_CALL = 0.25
+"""How long it is waited for at most, as a share of what calls take lately. So where processes and
+the server keep each other waiting, batches make up for it; and no call takes twice as long."""
 
 _SHARE_AWAITED = 0.75
 _DECAY = 0.97
+_NEW_CALL_WEIGHT = 0.05
 
 
 class Side(Enum):
@@ -52,6 +57,7 @@ class Turns:
         self._last = Side.WRITE
         self._calls = 0
         self._usual_calls = 0.0
+        self._usual_seconds = 0.0
         self._company: asyncio.Future[None] | None = None
 
     @contextmanager
@@ -59,10 +65,12 @@ class Turns:
         """Around a call that reads and writes."""
         self._calls += 1
         self._usual_calls = max(self._usual_calls, self._calls)
+        started = monotonic()
         try:
             yield
         finally:
             self._calls -= 1
+            self._usual_seconds += _NEW_CALL_WEIGHT * (monotonic() - started - self._usual_seconds)
 
     def ask(self, side: Side) -> None:
         """Something is asked of a side."""
@@ -82,12 +90,11 @@ class Turns:
         else:
             self._under_way[side] += 1
         self._last = side
-        if side is Side.READ:
-            try:
-                await self._linger()
-            except BaseException:
-                self.end(side)
-                raise
+        try:
+            await self._linger()
+        except BaseException:
+            self.end(side)
+            raise
 
     async def _turn(self, side: Side) -> None:
         turn = asyncio.get_running_loop().create_future()
@@ -118,7 +125,7 @@ class Turns:
             turn.set_result(None)
 
     def _have_company(self) -> bool:
-        return self._asked[Side.READ] >= self._usual_calls * _SHARE_AWAITED
+        return sum(self._asked.values()) >= self._usual_calls * _SHARE_AWAITED
 
     async def _linger(self) -> None:
         self._usual_calls = max(self._usual_calls * _DECAY, self._calls)
@@ -127,7 +134,8 @@ class Turns:
         if self._company is None:
             loop = asyncio.get_running_loop()
             self._company = loop.create_future()
-            loop.call_later(LINGER_SECONDS, _resolve, self._company)
+            seconds = max(self._usual_seconds * _SHARE_OF_CALL, SHORTEST_LINGER_SECONDS)
+            loop.call_later(min(seconds, LONGEST_LINGER_SECONDS), _resolve, self._company)
         company = self._company
         await asyncio.shield(company)
         if self._company is company:

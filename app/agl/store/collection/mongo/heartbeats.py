@@ -26,6 +26,10 @@ Missed = Callable[[str, str], Awaitable[None]]
 """Told rollout id and attempt id where a heartbeat came too late, as the status had changed."""
 
 
+Written = Callable[[str, str, float], None]
+"""Told rollout id, attempt id and time of a heartbeat that is stored now."""
+
+
 class Beat(NamedTuple):
     """A heartbeat that is to be written, and whose it is."""
 
@@ -49,11 +53,16 @@ class Heartbeats:
     """Those of one event loop that wait, for so many seconds at most."""
 
     def __init__(
-        self, combiner: Combiner, beside: Callable[[Awaitable[None]], None], seconds: float
+        self,
+        combiner: Combiner,
+        beside: Callable[[Awaitable[None]], None],
+        seconds: float,
+        written: Written,
     ) -> None:
         self._seconds = seconds
         self._combiner = combiner
         self._beside = beside
+        self._written = written
         self._waiting: dict[Hashable, Beat] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.missed: Missed | None = None
@@ -94,5 +103,7 @@ class Heartbeats:
     async def _write(self, beats: list[Beat]) -> None:
         outcomes = await self._combiner.submit([beat.write for beat in beats])
         for beat, outcome in zip(beats, outcomes, strict=True):
-            if not outcome.matched and outcome.code is None and self.missed is not None:
+            if outcome.matched:
+                self._written(beat.rollout_id, beat.attempt_id, beat.when)
+            elif outcome.code is None and self.missed is not None:
                 await self.missed(beat.rollout_id, beat.attempt_id)

@@ -21,6 +21,7 @@ from agl.store.collection.mongo.errors import (
 )
 from agl.store.collection.mongo.gathering import Gathering, Side, Turns
 from agl.store.collection.mongo.heartbeats import HEARTBEAT_SECONDS, Heartbeats
+from agl.store.collection.mongo.known_roots import KnownRoots
 from agl.store.collection.mongo.loader import QueueHead, RootLoader
 from agl.store.collection.mongo.numbers import KnownNumbers
 from agl.store.collection.mongo.pool import MongoClientPool
@@ -68,7 +69,10 @@ class Lane:
             self.turns,
         )
         self.heartbeat_seconds = heartbeat_seconds
-        self.heartbeats = Heartbeats(self.combiner, self.run_beside, heartbeat_seconds)
+        self.known = KnownRoots()
+        self.heartbeats = Heartbeats(
+            self.combiner, self.run_beside, heartbeat_seconds, self.known.heard
+        )
         self.loader = RootLoader(self.database, partition_id, self.metrics, self.turns)
         self.queue = QueueHead(self.database, partition_id, self.turns)
         self.numbers = KnownNumbers()

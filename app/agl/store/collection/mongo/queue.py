@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from pymongo import UpdateOne
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.results import BulkWriteResult
 
 from agl.store.collection.base import Queue
 from agl.store.collection.instrumented import QUEUE_OPERATIONS, CollectionsRecorder
@@ -101,7 +102,6 @@ class MongoBasedQueue(Queue[T], Generic[T]):
         return items
 
     async def enqueue_missing(self, items: Sequence[T]) -> Sequence[T]:
-        """As promised by the base; two processes that do so at the same instant may both append."""
         self._check(items)
         if not items:
             return []
@@ -111,8 +111,21 @@ class MongoBasedQueue(Queue[T], Generic[T]):
             )
             for entry in map(self._entry, items)
         ]
-        session = self._place.session
-        result = await self._place.run(lambda c: c.bulk_write(operations, session=session))
+        turn = {"_id": f"{self._place.partition_id}/turn"}
+        partition = {"partition_id": self._place.partition_id}
+        await self._place.run(
+            lambda c: c.update_one(turn, {"$setOnInsert": partition}, upsert=True)
+        )
+
+        async def append(
+            collection: AsyncCollection[Document], transaction: AsyncClientSession
+        ) -> BulkWriteResult:
+            # Two transactions that write the same document cannot both be committed unless one
+            # begins after the other.
+            await collection.update_one(turn, {"$inc": {"turns": 1}}, session=transaction)
+            return await collection.bulk_write(operations, session=transaction)
+
+        result = await self._place.run_atomically(append)
         return [items[index] for index in sorted(result.upserted_ids or ())]
 
     async def dequeue(self, limit: int = 1) -> Sequence[T]:

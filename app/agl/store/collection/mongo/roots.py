@@ -26,6 +26,7 @@ import os
 import threading
 import time
 from collections.abc import Hashable, Mapping, Sequence
+from copy import copy
 from typing import Any, NamedTuple, cast
 
 from bson import ObjectId
@@ -96,7 +97,10 @@ class Root:
     )
 
     def __init__(
-        self, document: Mapping[str, Any], attempts: Sequence[Attempt] | None = None
+        self,
+        document: Mapping[str, Any],
+        attempts: Sequence[Attempt] | None = None,
+        rollout: Rollout | None = None,
     ) -> None:
         self.document_id: ObjectId = document["_id"]
         self.version: str | None = document.get("version")
@@ -108,9 +112,28 @@ class Root:
         self.lacks_reward: bool = document.get("lacks_reward", False)
         self.embedded = "attempts" in document
         self.light = "input" not in document
-        self.rollout = _rollout(document)
+        self.rollout = _rollout(document) if rollout is None else rollout
         found = attempts if attempts is not None else _attempts(document)
         self.attempts = found
+
+    def without_input(self) -> Root:
+        """The same without input and metadata of the rollout, as a light read has it."""
+        if self.light:
+            return self
+        light = copy(self)
+        light.light = True
+        light.rollout = replace(self.rollout, input=None, metadata=None)
+        return light
+
+    def heard(self, attempt_id: str, when: float) -> Root:
+        """The same after a heartbeat, unless it has a later one."""
+        place = self.place(attempt_id)
+        if place is None or (self.attempts[place].last_heartbeat_time or 0.0) >= when:
+            return self
+        later = copy(self)
+        later.attempts = list(self.attempts)
+        later.attempts[place] = replace(self.attempts[place], last_heartbeat_time=when)
+        return later
 
     @property
     def rollout_id(self) -> str:
@@ -173,12 +196,19 @@ class Creation:
     """A rollout that is to be stored, with its attempts."""
 
     def __init__(self, partition_id: str, rollout: Rollout) -> None:
-        self._partition_id = partition_id
         self.rollout = rollout
         self.document_id = new_id()
         self.attempts: list[Attempt] = []
         self.queued_at: float | None = None
         self.pace = NOT_UNDER_WAY
+        self._fresh: dict[str, Any] = {
+            "_id": self.document_id,
+            "partition_id": partition_id,
+            "lacks_spans": True,
+            "lacks_reward": True,
+            "version": new_token(),
+            "previous": [],
+        }
 
     def write(self) -> Write:
         """The insert.
@@ -187,20 +217,21 @@ class Creation:
             InvalidRequestError: it cannot be stored, or is too large.
         """
         document: dict[str, Any] = {
-            "_id": self.document_id,
-            "partition_id": self._partition_id,
+            **self._fresh,
             **model_fields(self.rollout),
             "attempts": [model_fields(attempt) for attempt in self.attempts],
-            "queued_at": self.queued_at,
-            "deadline": self.pace.deadline,
-            "running_since": self.pace.running_since,
-            "lacks_spans": True,
-            "lacks_reward": True,
-            "version": new_token(),
-            "previous": [],
+            **self._paced(),
         }
         raw = sealed(document, f"Rollout {self.rollout.rollout_id}")
         return Write(ROLLOUTS, raw, size=len(raw.raw))
+
+    def _paced(self) -> dict[str, float | None]:
+        return {"queued_at": self.queued_at, **self.pace._asdict()}
+
+    def after(self) -> Root:
+        """The document once it is stored."""
+        known: dict[str, Any] = {**self._fresh, **self._paced(), "attempts": (), "input": None}
+        return Root(known, self.attempts, self.rollout)
 
     def delta(self) -> dict[str, int]:
         return _figures(self.rollout.status, self.rollout.mode, self.attempts, True, True)
@@ -223,11 +254,10 @@ class Decision:
         self._partition_id = partition_id
         self.root = root
         self.token = new_token()
+        self._rollout = root.rollout
         self._attempts = list(root.attempts)
         self._sets: dict[str, Any] = {}
         self._beats: dict[int, float | None] = {}
-        self._status: RolloutStatus = root.rollout.status
-        self._mode: RolloutMode | None = root.rollout.mode
         self._lacks_spans = root.lacks_spans
         self._lacks_reward = root.lacks_reward
         self._whole_attempts = False
@@ -241,10 +271,8 @@ class Decision:
 
     def change_rollout(self, rollout: Rollout, fields: Sequence[str]) -> None:
         self._sets.update(some_fields(rollout, fields))
-        if "status" in fields:
-            self._status = rollout.status
-        if "mode" in fields:
-            self._mode = rollout.mode
+        values = {field: getattr(rollout, field) for field in fields}
+        self._rollout = replace(self._rollout, **values)
 
     def change_attempt(self, attempt: Attempt, fields: Sequence[str]) -> None:
         place = self.root.place(attempt.attempt_id)
@@ -303,8 +331,8 @@ class Decision:
         if root.deadline is _UNSET:
             values.setdefault("deadline", None)
         values["version"] = self.token
-        values["previous"] = [v for v in (root.version, *root.previous) if v][:_TOKENS_KEPT]
-        if self._status in FINISHED_STATUSES and "status" in self._sets:
+        values["previous"] = self._previous()
+        if self._rollout.status in FINISHED_STATUSES and "status" in self._sets:
             values["finish"] = {
                 "partition_id": self._partition_id,
                 "rollout_id": root.rollout_id,
@@ -319,6 +347,23 @@ class Decision:
             match[f"attempts.{place}.last_heartbeat_time"] = root.latest.last_heartbeat_time
         raw = sealed({"$set": values}, f"Rollout {root.rollout_id}")
         return Write(ROLLOUTS, raw, match, size=len(raw.raw))
+
+    def _previous(self) -> list[str]:
+        return [v for v in (self.root.version, *self.root.previous) if v][:_TOKENS_KEPT]
+
+    def after(self) -> Root:
+        """The document once this is written."""
+        after = copy(self.root)
+        after.version, after.previous = self.token, self._previous()
+        after.embedded = after.embedded or self._whole_attempts
+        after.rollout = self._rollout
+        after.attempts = self._attempts
+        for place, when in self._beats.items():
+            if self._attempts[place].last_heartbeat_time != when:
+                self._attempts[place] = replace(self._attempts[place], last_heartbeat_time=when)
+        for name in ("queued_at", "deadline", "running_since", "lacks_spans", "lacks_reward"):
+            setattr(after, name, self._sets.get(name, getattr(after, name)))
+        return after
 
     def beat_key(self, place: int) -> Hashable:
         """By which heartbeats of an attempt are joined."""
@@ -364,7 +409,11 @@ class Decision:
             root.lacks_reward,
         )
         after = _figures(
-            self._status, self._mode, self._attempts, self._lacks_spans, self._lacks_reward
+            self._rollout.status,
+            self._rollout.mode,
+            self._attempts,
+            self._lacks_spans,
+            self._lacks_reward,
         )
         names = dict.fromkeys((*before, *after))
         changes = {name: after.get(name, 0) - before.get(name, 0) for name in names}

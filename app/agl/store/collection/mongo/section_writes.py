@@ -18,6 +18,7 @@ from agl.store.collection.mongo.documents import model_fields, sealed, some_fiel
 from agl.store.collection.mongo.errors import TOO_LARGE_CODES, limit_exceeded
 from agl.store.collection.mongo.heartbeats import Beat, may_wait
 from agl.store.collection.mongo.ids import new_id
+from agl.store.collection.mongo.known_roots import guard
 from agl.store.collection.mongo.lane import ConflictError, Lane
 from agl.store.collection.mongo.numbers import SectionNumbers, mark, raised
 from agl.store.collection.mongo.roots import ROLLOUTS, Creation, Decision, Decisions, Pace, Root
@@ -68,8 +69,8 @@ class _Results:
         self.beaten: list[Decision] = []
         """Decisions whose document had another version; or they met their own work."""
 
-        self.silent = False
-        """A sign of life found its attempt changed."""
+        self.outdated = False
+        """What was decided on is no longer so: a sign of life or a guard matched nothing."""
 
     def fail(self, error: StoreError, delta: Mapping[str, int]) -> None:
         self.error = self.error or error
@@ -94,6 +95,8 @@ class SectionWrites:
         self._numbers_to_raise: dict[str, int] = {}
         self._guards: list[Write] = []
         self._guards_heartbeat = False
+        self.guessed: set[str] = set()
+        """Rollouts whose documents have not been read for this, but were known."""
 
     @abstractmethod
     async def lane(self) -> Lane: ...
@@ -164,6 +167,7 @@ class SectionWrites:
         for fields, workers in batch.workers.items():
             for worker in workers:
                 outgoing.add(_worker_write(lane.partition_id, worker, fields), results_of(results))
+        self._add_guards(outgoing, results, decisions)
         first = self._add_spans(lane, outgoing, results, spans, new)
         self._add_marks(lane, outgoing, results)
         if not outgoing.writes:  # an earlier try has stored the spans, their heartbeats wait
@@ -213,8 +217,25 @@ class SectionWrites:
             outgoing.count({"spans": 1})
         return first
 
+    def _add_guards(self, outgoing: _Outgoing, results: _Results, decisions: Decisions) -> None:
+        """Conditions on the documents that were not read and that no decision compares."""
+
+        def check(outcome: Outcome) -> None:
+            if outcome.code is not None:
+                results.fail(_error(outcome), {})
+            elif not outcome.matched:
+                results.outdated = True
+
+        for rollout_id in self.guessed:
+            decision = decisions.decisions.get(rollout_id)
+            if decision is None or not decision.compares:
+                outgoing.add(guard(self.known_roots()[rollout_id]), check)
+
     async def _settle(self, lane: Lane, results: _Results) -> None:
         beaten = results.beaten
+        if results.outdated:
+            lane.known.forget(self.guessed)
+        lane.known.forget(decision.root.rollout_id for decision in beaten)
         if beaten:
             beaten = await _not_carried_out(lane, beaten)
         for decision in beaten:
@@ -222,8 +243,9 @@ class SectionWrites:
         lane.totals.take_back({n: k for n, k in results.undone.items() if k})
         if results.error is not None:
             raise results.error
-        if beaten or results.silent:
+        if beaten or results.outdated:
             raise ConflictError
+        self.guessed.clear()
 
     async def _create_together(self, lane: Lane, decisions: Decisions) -> None:
         """All or none, in one transaction."""
@@ -350,6 +372,7 @@ def _add_creation(lane: Lane, outgoing: _Outgoing, results: _Results, creation: 
     def check(outcome: Outcome) -> None:
         if outcome.inserted:
             lane.loader.learn(creation.rollout.rollout_id, creation.document_id)
+            lane.known.learn(creation.after())
             return
         if outcome.duplicate:
             rollout_id = creation.rollout.rollout_id
@@ -371,6 +394,8 @@ def _add_decision(lane: Lane, outgoing: _Outgoing, results: _Results, decision: 
             results.fail(_error(outcome), delta)
         elif not outcome.matched:
             results.beaten.append(decision)
+        else:
+            lane.known.learn(decision.after())
         if not outcome.matched:
             for beat in beats:
                 lane.heartbeats.put_back(beat, decision.root.rollout)
@@ -395,15 +420,20 @@ def _waiting_beats(lane: Lane, decision: Decision) -> list[Beat]:
 def _add_signs_of_life(
     lane: Lane, outgoing: _Outgoing, results: _Results, decision: Decision
 ) -> None:
-    def check(outcome: Outcome) -> None:
-        if outcome.code is not None:
-            results.fail(_error(outcome), {})
-        elif not outcome.matched:
-            results.silent = True
-
     rollout = decision.root.rollout
     for write, attempt, when in decision.signs_of_life():
         stored = attempt.last_heartbeat_time
+
+        def check(
+            outcome: Outcome, attempt_id: str = attempt.attempt_id, when: float | None = when
+        ) -> None:
+            if outcome.code is not None:
+                results.fail(_error(outcome), {})
+            elif not outcome.matched:
+                results.outdated = True
+            elif when is not None:
+                lane.known.heard(rollout.rollout_id, attempt_id, when)
+
         if when is not None and may_wait(lane.heartbeat_seconds, rollout, stored, when):
             beat = Beat(write, rollout.rollout_id, attempt.attempt_id, when)
             lane.heartbeats.later(beat, rollout)
