@@ -34,6 +34,9 @@ DEEP = 50_000
 """Further ones that wait, when a dequeue is measured beside the server's own find."""
 
 PAGE = 100
+_PATIENCE_MS = 600_000
+"""The first count of a full store takes a stand-in longer than the driver usually waits."""
+
 _BATCH = 2_000
 _SHORT = {"attributes": {"n": 1}}
 
@@ -89,6 +92,7 @@ def _store(server: MongoServer, database: str) -> MongoLightningStore:
         database_name=database,
         partition_id=PARTITION,
         scan_debounce_seconds=1e9,
+        mongo_client_kwargs={"socketTimeoutMS": _PATIENCE_MS},
     )
 
 

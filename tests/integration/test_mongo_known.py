@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
 
@@ -10,6 +11,7 @@ from mongo import MongoServer, mongo_database, mongo_server  # noqa: F401 - fixt
 from mongo_support import Commands, make_span
 
 from agl.errors import AttemptNotFoundError
+from agl.store.collection.mongo.combine import MANY_GUARDS
 from agl.store.mongo import MongoLightningStore
 from agl.types import AttemptedRollout, RolloutConfig
 
@@ -81,6 +83,22 @@ async def test_a_span_revives_what_another_process_has_given_up(
     await _sees_running(one, rollout)
     spans = await one.query_spans(rollout.rollout_id)
     assert [span.span_id for span in spans] == [make_span(rollout, n).span_id for n in (1, 2)]
+
+
+async def test_of_many_at_once_those_are_revived_that_were_given_up(
+    stores: tuple[MongoLightningStore, MongoLightningStore], commands: Commands
+) -> None:
+    one, other = stores
+    rollouts = [await _known_to(other, one) for _ in range(2 * MANY_GUARDS)]
+    for rollout in rollouts[::2]:
+        await _status("unresponsive")(one, rollout)
+    with commands.counted() as sent:
+        spans = [other.add_span(make_span(rollout, 2)) for rollout in rollouts]
+        assert None not in await asyncio.gather(*spans)
+    assert len(sent) < 2 * len(rollouts) / 4
+    for rollout in rollouts:
+        await _sees_running(one, rollout)
+        assert (await one.query_spans(rollout.rollout_id)).total == 2
 
 
 @pytest.mark.parametrize("change", [_status("failed"), _status("running"), _metadata])

@@ -22,11 +22,12 @@ from agl.store._state import how_many, oldest_running
 from agl.store._waiting import Bell, BellWatch, Watch
 from agl.store.base import LightningStoreCapabilities, LightningStoreStatistics
 from agl.store.collection.base import AtomicLabels, LightningCollections
-from agl.store.collection.mongo.collections import MongoLightningCollections, Section
+from agl.store.collection.mongo.collections import MongoLightningCollections
 from agl.store.collection.mongo.heartbeats import HEARTBEAT_SECONDS
 from agl.store.collection.mongo.lane import ConflictError, Lane, conflict_pause
 from agl.store.collection.mongo.pool import DEFAULT_MONGO_URI, MongoClientPool
 from agl.store.collection.mongo.roots import NOT_UNDER_WAY, Pace, Root
+from agl.store.collection.mongo.section import Section
 from agl.store.collection.mongo.state import read_state
 from agl.store.collection.mongo.totals import Reconciler, rollouts_in
 from agl.store.collection.mongo.watch import FinishWatcher

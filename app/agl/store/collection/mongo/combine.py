@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pymongo import InsertOne, UpdateOne
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import (
     BulkWriteError,
@@ -27,10 +26,11 @@ from pymongo.errors import (
 )
 
 from agl.errors import BackendUnavailableError, StoreError
-from agl.store.collection.mongo.errors import DUPLICATE_KEY, is_passing, translate, write_errors
+from agl.store.collection.mongo.errors import is_passing, translate, write_errors
 from agl.store.collection.mongo.gathering import Gathering, Side, Turns
 from agl.store.collection.mongo.metrics import DriverMetrics
 from agl.store.collection.mongo.pool import Client
+from agl.store.collection.mongo.single_write import Outcome, Write
 
 logger = logging.getLogger(__name__)
 
@@ -43,101 +43,15 @@ MOST_BYTES = 12 * 2**20
 MANY = 3
 """Inserts or upserts of one collection that are worth a command of their own."""
 
+MANY_GUARDS = 6
+"""Guards of one collection that are worth a read of their own."""
+
 PATIENCE_SECONDS = 30.0
 """How long writes are sent again while the server cannot be reached."""
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
-_SMALL = 512
 _PASSING_CODES = frozenset((112, 11600, 11602, 10107, 189, 91, 262))
-
-
-class Write:
-    """One insert or update, safe to send twice.
-
-    Args:
-        collection: Its name.
-        body: The document to insert, or the update.
-        match: What the update is for; ``None`` for an insert.
-        upsert: Insert if nothing matches.
-        merge: Updates with the same key may be joined into one, the later ones winning; of
-            inserts with the same key the first one stands for all.
-        again: What to send instead of ``body`` when it is sent again.
-        size: About how many bytes it takes.
-    """
-
-    __slots__ = ("again", "body", "collection", "match", "merge", "size", "upsert")
-
-    def __init__(
-        self,
-        collection: str,
-        body: Mapping[str, Any],
-        match: Mapping[str, Any] | None = None,
-        *,
-        upsert: bool = False,
-        merge: Hashable | None = None,
-        again: Mapping[str, Any] | None = None,
-        size: int = _SMALL,
-    ) -> None:
-        self.collection = collection
-        self.body = body
-        self.match = match
-        self.upsert = upsert
-        self.merge = merge
-        self.again = again
-        self.size = size
-
-    def model(self, namespace: str | None, *, again: bool) -> InsertOne[Any] | UpdateOne:
-        """The operation as the driver takes it."""
-        body = self.again if again and self.again is not None else self.body
-        if self.match is None:
-            return InsertOne(body, namespace=namespace)
-        return UpdateOne(self.match, body, upsert=self.upsert, namespace=namespace)
-
-    def joined(self, later: Write) -> Write:
-        """This update and a later one for the same document as one."""
-        return Write(
-            self.collection,
-            _joined(self.body, later.body),
-            later.match,
-            upsert=self.upsert,
-            merge=self.merge,
-            again=later.again,
-            size=self.size,
-        )
-
-
-def _joined(first: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    joined = {operator: dict(first.get(operator, {})) for operator in (*first, *later)}
-    for operator, fields in later.items():
-        for field, value in fields.items():
-            known = joined[operator].get(field)
-            higher = operator == "$max" and known is not None and known > value
-            joined[operator][field] = known if higher else value
-    for field in joined.get("$set", ()):
-        joined.get("$setOnInsert", {}).pop(field, None)
-    return {operator: fields for operator, fields in joined.items() if fields}
-
-
-class Outcome(NamedTuple):
-    """What became of a write."""
-
-    matched: bool = False
-    """It found a stored document."""
-
-    inserted: bool = False
-    """It stored a new document."""
-
-    code: int | None = None
-    """Why it failed; 11000 for a key that is taken."""
-
-    message: str = ""
-    resent: bool = False
-    """It was sent more than once, so it may have met its own work."""
-
-    @property
-    def duplicate(self) -> bool:
-        return self.code == DUPLICATE_KEY
 
 
 class Submission(NamedTuple):
@@ -250,17 +164,22 @@ class Combiner:
         """A bulk, and beside it commands of their own for what there is much of.
 
         Servers take plain inserts and updates at about half the cost of those in a bulk over
-        collections. For conditional updates that does not tell which of them matched.
+        collections, and read a document for less than an update that changes nothing. For
+        conditional updates a plain bulk does not tell which of them matched.
         """
         groups: dict[tuple[str, bool], list[int]] = {}
+        guards: dict[str, list[int]] = {}
         for i, write in enumerate(writes):
-            if write.match is None or write.upsert:
+            if write.guards:
+                guards.setdefault(write.collection, []).append(i)
+            elif write.match is None or write.upsert:
                 groups.setdefault((write.collection, write.upsert), []).append(i)
         apart = {key: group for key, group in groups.items() if len(group) >= MANY}
-        if not apart:
+        looks = {key: group for key, group in guards.items() if len(group) >= MANY_GUARDS}
+        if not apart and not looks:
             return await self._over_collections(writes, again=again)
         found = [Outcome()] * len(writes)
-        chosen = {i for group in apart.values() for i in group}
+        chosen = {i for group in (*apart.values(), *looks.values()) for i in group}
         others = [i for i in range(len(writes)) if i not in chosen]
 
         async def together() -> None:
@@ -269,10 +188,25 @@ class Combiner:
                 found[i] = outcome
 
         parts = [
-            self._bulk(name, group, writes, found, again) for (name, _), group in apart.items()
+            *(self._bulk(name, group, writes, found, again) for (name, _), group in apart.items()),
+            *(self._look(name, group, writes, found) for name, group in looks.items()),
         ]
         await _all([*parts, together()] if others else parts)
         return found
+
+    async def _look(
+        self, name: str, group: list[int], writes: Sequence[Write], found: list[Outcome]
+    ) -> None:
+        """Whether guards match: versions are never used twice, so when they are read is all one."""
+        wanted = {i: dict(writes[i].match or {}) for i in group}
+        fields = {field for match in wanted.values() for field in match}
+        ids = list({match["_id"] for match in wanted.values()})
+        cursor = self._client[self._database_name][name].find(
+            {"_id": {"$in": ids}}, dict.fromkeys(fields, 1), batch_size=len(ids) + 1
+        )
+        stored = {document["_id"]: document for document in await cursor.to_list()}
+        for i, match in wanted.items():
+            found[i] = Outcome(matched=stored.get(match["_id"]) == match)
 
     async def _over_collections(
         self,

@@ -12,7 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable
 from typing import NamedTuple
 
-from agl.store.collection.mongo.combine import Combiner, Write
+from agl.store.collection.mongo.combine import Combiner
+from agl.store.collection.mongo.single_write import Write
 from agl.types import Rollout
 
 logger = logging.getLogger(__name__)

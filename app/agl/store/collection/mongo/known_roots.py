@@ -13,8 +13,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from agl.store.collection.mongo.combine import Write
 from agl.store.collection.mongo.roots import ROLLOUTS, Root
+from agl.store.collection.mongo.single_write import Write
 from agl.types import RUNNING_STATUSES
 
 _MOST_KNOWN = 4096
@@ -70,6 +70,7 @@ def guard(root: Root) -> Write:
         {"$set": same},
         {"_id": root.document_id, **same},
         merge=("guard", root.document_id, root.version),
+        guards=True,
     )
 
 

@@ -12,7 +12,7 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import ClientBulkWriteException, PyMongoError
 
 from agl.errors import DuplicatedPrimaryKeyError
-from agl.store.collection.mongo.combine import Combiner, Outcome, Patience, Write
+from agl.store.collection.mongo.combine import Combiner, Patience
 from agl.store.collection.mongo.errors import (
     DUPLICATE_KEY,
     is_passing,
@@ -25,6 +25,7 @@ from agl.store.collection.mongo.known_roots import KnownRoots
 from agl.store.collection.mongo.loader import QueueHead, RootLoader
 from agl.store.collection.mongo.numbers import KnownNumbers
 from agl.store.collection.mongo.pool import MongoClientPool
+from agl.store.collection.mongo.single_write import Outcome, Write
 from agl.store.collection.mongo.totals import Reconciler, Totals
 from agl.store.collection.mongo.transaction import in_transaction
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from agl.errors import InvalidRequestError
 from agl.store.collection.base import KeyValue
-from agl.store.collection.mongo.combine import Write
 from agl.store.collection.mongo.ids import new_id
 from agl.store.collection.mongo.query import INT64
+from agl.store.collection.mongo.single_write import Write
 
 if TYPE_CHECKING:
-    from agl.store.collection.mongo.collections import Section
     from agl.store.collection.mongo.lane import Lane
+    from agl.store.collection.mongo.section import Section
 
 NUMBERS = "span_sequence_ids"
 MARK = "from_spans"

@@ -31,7 +31,6 @@ from typing import Any, NamedTuple, cast
 
 from bson import ObjectId
 
-from agl.store.collection.mongo.combine import Write
 from agl.store.collection.mongo.documents import (
     WRAPPED_KEY,
     from_document,
@@ -40,6 +39,7 @@ from agl.store.collection.mongo.documents import (
     some_fields,
 )
 from agl.store.collection.mongo.ids import new_id
+from agl.store.collection.mongo.single_write import Write
 from agl.store.collection.writes import WriteBatch
 from agl.types import (
     ENDED_STATUSES,

@@ -13,7 +13,6 @@ from agl.errors import (
     StoreError,
     TooLargeError,
 )
-from agl.store.collection.mongo.combine import Outcome, Write
 from agl.store.collection.mongo.documents import model_fields, sealed, some_fields
 from agl.store.collection.mongo.errors import TOO_LARGE_CODES, limit_exceeded
 from agl.store.collection.mongo.heartbeats import Beat, may_wait
@@ -22,13 +21,14 @@ from agl.store.collection.mongo.known_roots import guard
 from agl.store.collection.mongo.lane import ConflictError, Lane
 from agl.store.collection.mongo.numbers import SectionNumbers, mark, raised
 from agl.store.collection.mongo.roots import ROLLOUTS, Creation, Decision, Decisions, Pace, Root
+from agl.store.collection.mongo.single_write import Outcome, Write
 from agl.store.collection.mongo.views import AttemptView, QueueView, RootView
 from agl.store.collection.writes import Fields, WriteBatch
 from agl.types import ResourcesUpdate, Span, Worker
 from agl.types.span import has_reward
 
 if TYPE_CHECKING:
-    from agl.store.collection.mongo.collections import Section
+    from agl.store.collection.mongo.section import Section
 
 SpanKey = tuple[str, str, str]
 

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from pymongo.asynchronous.database import AsyncDatabase
 
-from agl.store.collection.mongo.combine import Write
 from agl.store.collection.mongo.pool import Document
+from agl.store.collection.mongo.single_write import Write
 from agl.types.state import JUDGED_STATUSES
 from agl.utils.id import generate_id
 

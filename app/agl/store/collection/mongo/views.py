@@ -26,8 +26,8 @@ from agl.store.collection.writes import WriteBatch
 from agl.types import Attempt, FilterOptions, PaginatedResult, Rollout, SortOptions
 
 if TYPE_CHECKING:
-    from agl.store.collection.mongo.collections import Section
     from agl.store.collection.mongo.lane import Lane
+    from agl.store.collection.mongo.section import Section
 
 _ROLLOUT_FIELDS = tuple(Rollout.model_fields)
 _ATTEMPT_FIELDS = tuple(Attempt.model_fields)
