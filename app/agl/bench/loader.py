@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -22,6 +21,7 @@ from agl.bench.histogram import Histogram
 from agl.config import cache_folder
 from agl.errors import EnvironmentFault, UsageError
 from agl.store.rest.transport import split_credentials
+from agl.utils.whole_file import whole_file
 
 ROLLOUT = "start, 4 spans of 8 attributes of 80 characters, finish"
 REQUESTS_PER_ROLLOUT = 6
@@ -128,13 +128,11 @@ def build(name: str = "load") -> Path:
     program = cache_folder() / f"{name}-{digest}"
     if program.exists():
         return program
-    scratch = program.with_name(f".{program.name}.{os.getpid()}")
     try:
         program.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(
-            [*_COMPILE, str(scratch), str(sources[0])], check=True, capture_output=True, text=True
-        )
-        scratch.replace(program)
+        with whole_file(program) as partial:
+            command = [*_COMPILE, str(partial), str(sources[0])]
+            subprocess.run(command, check=True, capture_output=True, text=True)
     except FileNotFoundError:
         raise EnvironmentFault(
             "no C compiler for the load generator", remedy="sudo apt-get install -y gcc libc6-dev"

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agl import __version__
 from agl.errors import UsageError
+from agl.utils.whole_file import whole_file
 
 Better = Literal["higher", "lower", "neither"]
 
@@ -104,9 +105,8 @@ class Result(_Document):
 
     def write(self, path: Path) -> None:
         """Write the document as JSON; a reader never finds half of one."""
-        scratch = path.with_name(f".{path.name}.{os.getpid()}")
-        scratch.write_text(self.model_dump_json(indent=2) + "\n")
-        scratch.replace(path)
+        with whole_file(path) as partial:
+            partial.write_text(self.model_dump_json(indent=2) + "\n", "utf-8")
 
 
 def read_result(path: Path) -> Result:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from agl.cli._bench_options import writable
 from agl.errors import EnvironmentFault
+from agl.utils.whole_file import whole_file
 
 
 def add_html(parser: argparse.ArgumentParser) -> None:
@@ -23,11 +23,9 @@ def write_page(target: str, text: str) -> None:
     Raises:
         EnvironmentFault: the file cannot be written.
     """
-    path = Path(target)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text(text, "utf-8")
-        partial.replace(path)
+        with whole_file(Path(target)) as partial:
+            partial.write_text(text, "utf-8")
     except OSError as error:
         raise EnvironmentFault(f"--html {target}: {error.strerror}") from error
 

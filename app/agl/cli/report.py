@@ -16,6 +16,7 @@ from agl.ops.panels.boards import Board, Library
 from agl.ops.panels.prometheus import PrometheusError
 from agl.ops.panels.report import Report, Wanted, make
 from agl.ops.panels.timerange import TimeError, parse_range
+from agl.utils.whole_file import whole_file
 
 
 def main(argv: list[str], prog: str) -> int:
@@ -85,9 +86,8 @@ def _boards(known: Library, names: list[str]) -> list[Board]:
 
 def _write(path: Path, report: Report) -> None:
     try:
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_text(report.page, "utf-8")
-        partial.replace(path)
+        with whole_file(path) as partial:
+            partial.write_text(report.page, "utf-8")
     except OSError as exc:
         raise EnvironmentFault(
             f"{path} cannot be written ({exc.strerror})", remedy="choose another --output"

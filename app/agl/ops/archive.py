@@ -19,6 +19,7 @@ from typing import IO, Any, cast
 
 from agl.errors import EnvironmentFault
 from agl.ops.shapes import items, texts
+from agl.utils.whole_file import whole_file
 
 FORMAT = 1
 PAYLOAD, MANIFEST, MANIFEST_SUM, WHEELS = (
@@ -86,9 +87,8 @@ def save(
     fails; nothing is left behind then.
     """
     images = tuple(images)
-    partial = target.with_name(f".{target.name}.partial")
     try:
-        with partial.open("w+b") as file:
+        with whole_file(target) as partial, partial.open("w+b") as file:
             payload = _write_payload(file, [image.name for image in images], environ, progress)
             pieces = tuple(_read_pieces(file, payload))
             manifest = Manifest(
@@ -100,14 +100,11 @@ def save(
                 wheels=tuple(_part(path) for path in wheels),
             )
             _write_rest(file, manifest, wheels)
-        partial.replace(target)
     except OSError as error:
         raise EnvironmentFault(
             f"{target} could not be written: {error.strerror or error}",
             remedy="check the folder and its free space (df -h)",
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
     return manifest
 
 

@@ -22,6 +22,7 @@ from agl.ops.console import Console
 from agl.ops.engine import Container, Engine
 from agl.ops.layout import Layout, give_to_owner
 from agl.ops.view import as_running, running_mode
+from agl.utils.whole_file import whole_file
 
 MODE = "mongo"
 MONGODUMP, DRIVER = "mongodump", "driver"
@@ -108,13 +109,11 @@ def backup(bundle: Bundle, target: Path, *, method: str = "", snapshot: bool = T
         command = bundle.tool(MONGODUMP, f"--db={bundle.database}", "--archive", "--gzip")
     else:
         command = bundle.own("mongo-dump", *(() if snapshot else ("--no-snapshot",)))
-    partial = target.with_name(f".{target.name}.partial")
     try:
         with bundle.console.step(f"backing up to {target} ({chosen})") as progress:
-            with partial.open("wb") as file:
+            with whole_file(target) as partial, partial.open("wb") as file:
                 partial.chmod(0o600)
                 told = _run(bundle, command, stdout=file)
-            partial.replace(target)
             give_to_owner(target)
             size = target.stat().st_size / 1e6
             progress.conclude(f"{told or 'backed up'} to {target}, {size:.1f} MB ({chosen})")
@@ -122,8 +121,6 @@ def backup(bundle: Bundle, target: Path, *, method: str = "", snapshot: bool = T
         raise EnvironmentFault(
             f"{target} cannot be written: {error.strerror}", remedy="name another file"
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def restore(bundle: Bundle, source: Path, *, replace: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from agl.errors import EnvironmentFault
 from agl.ops.envfile import parse_env_text, read_env_text
 from agl.ops.layout import Layout, give_to_owner
+from agl.utils.whole_file import whole_file
 
 PINNED, STAND_IN, BUILT, LEFT_OUT = "pinned", "stand-in", "built", "left out"
 LAB = "lab stand-in"
@@ -222,11 +223,10 @@ def write_choices(layout: Layout, choices: Choices) -> None:
     path = layout.images_env_file
     if path.is_file() and read_env_text(path) == text:
         return
-    partial = path.with_name(f"{path.name}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
-        give_to_owner(partial)
-        partial.replace(path)
+        with whole_file(path) as partial:
+            partial.write_text(text, encoding="utf-8")
+            give_to_owner(partial)
     except OSError as error:
         raise EnvironmentFault(
             f"{path} cannot be written: {error.strerror}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import tarfile
 import tempfile
@@ -25,6 +24,7 @@ from agl.bench.archive.manifest import (
 from agl.bench.archive.snapshot import Block, Data, build_info, taken
 from agl.bench.results import Result, read_result
 from agl.errors import EnvironmentFault
+from agl.utils.whole_file import whole_file
 
 SKEW_SECONDS = 1.0
 MARGIN_SECONDS = 60.0
@@ -59,20 +59,19 @@ def write(wanted: Wanted) -> Manifest:
     """
     results = [(path, read_result(path)) for path in wanted.results]
     target = wanted.output
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with tempfile.TemporaryDirectory(prefix="agl-archive-", dir=target.parent) as scratch:
+        with (
+            tempfile.TemporaryDirectory(prefix="agl-archive-", dir=target.parent) as scratch,
+            whole_file(target) as partial,
+        ):
             stage = Path(scratch)
             manifest = _stage(stage, wanted, results)
             pack(partial, stage, manifest)
-        partial.replace(target)
     except OSError as error:
         raise EnvironmentFault(
             f"{target} cannot be written: {error.strerror or error}",
             remedy="check the folder and its free space (df -h)",
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
     return manifest
 
 
