@@ -208,7 +208,7 @@ class TestFailedSave:
     def test_the_disk_is_full(self, docker: Docker, tmp_path: Path) -> None:
         full = tmp_path / "full"
         full.mkdir()
-        (full / ".bundle.tar.partial").symlink_to("/dev/full")
+        (full / f".bundle.tar.{os.getpid()}").symlink_to("/dev/full")
         with pytest.raises(EnvironmentFault, match="No space left on device"):
             docker.save(full / "bundle.tar")
         assert list(full.iterdir()) == []
