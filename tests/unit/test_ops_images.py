@@ -177,7 +177,7 @@ class TestEnvFileOfImages:
                 read()
 
     def test_a_file_that_cannot_be_written_is_one_line(self, layout: Layout) -> None:
-        layout.images_env_file.with_name(".env.images.partial").mkdir()
+        layout.images_env_file.with_name(f"..env.images.{os.getpid()}").mkdir()
         with pytest.raises(EnvironmentFault, match=r"\.env\.images cannot be written"):
             write_choices(layout, choices(Choice(STORE, "s:1", "s:1", BUILT)))
 
