@@ -92,10 +92,11 @@ def test_a_store_that_stays_away_makes_a_partial_result() -> None:
 @pytest.mark.parametrize("stopped", [False, True])
 def test_the_metrics_workload_counts_both_of_what_it_does(stopped: bool) -> None:
     here, there = multiprocessing.Pipe()
-    signals = Signals(multiprocessing.Event(), multiprocessing.Event(), there)
-    signals.go.set()
+    (go, begin), (stop, end) = (multiprocessing.Pipe(duplex=False) for _ in range(2))
+    signals = Signals(go, stop, there)
+    begin.close()
     if stopped:
-        signals.stop.set()
+        end.close()
     options = MicroOptions("metrics", "", processes=2, operations=21)
     report = work(Share(options, "run", first=1, step=2, end=21), signals)
     assert report.succeeded == (0 if stopped else 10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Coroutine, Generator
 from types import FrameType
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 from agl.bench.results import INTERRUPTED
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_ONE_WISH_SECONDS = 0.3
+"""Within this time a signal is the same wish: ``timeout`` sends it to the process and its group."""
 
 
 class Interruption:
@@ -19,6 +22,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self._signal: signal.Signals | None = None
+        self._since = 0.0
         self._stop: Callable[[], object] = lambda: None
 
     @property
@@ -48,9 +52,12 @@ class Interruption:
         Raises:
             KeyboardInterrupt: it is the second one.
         """
+        now = time.monotonic()
         if self._signal is not None:
-            raise KeyboardInterrupt
-        self._signal = signal.Signals(number)
+            if now - self._since > _ONE_WISH_SECONDS:
+                raise KeyboardInterrupt
+            return
+        self._signal, self._since = signal.Signals(number), now
         self._stop()
 
 

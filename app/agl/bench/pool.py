@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Event
 from typing import Generic, TypeVar, cast
 
 from agl.errors import EnvironmentFault
@@ -25,27 +24,30 @@ _READY = "ready"
 _START_TIMEOUT_SECONDS = 120.0
 _POLL_SECONDS = 0.1
 _START_POLL_SECONDS = 0.01
-_PARENT_SECONDS = 1.0
+_PRELOAD = ("agl.bench.steadfast",)
 
 
 @dataclass(frozen=True)
 class Signals:
-    """What a process of a crew hears, and how it says that it is ready."""
+    """What a process of a crew hears, and how it says that it is ready.
 
-    go: Event
-    stop: Event
+    ``go`` and ``stop`` have come when their other end is closed, be it by the end of the process
+    that has it. (An event would wait for each of its waiters to wake up, for ever when one of them
+    was killed.)
+    """
+
+    go: Connection
+    stop: Connection
     channel: Connection
 
     def wait_to_begin(self) -> None:
         """Say that all is prepared, and wait for the others."""
         self.channel.send(_READY)
-        while not self.go.wait(_PARENT_SECONDS) and not self.stopped():
-            pass
+        connection.wait([self.go])
 
-    def stopped(self) -> bool:
-        """Whether to stop: somebody said so, or nobody is left to say it."""
-        parent = multiprocessing.parent_process()
-        return self.stop.is_set() or (parent is not None and not parent.is_alive())
+    def stopped(self, seconds: float = 0.0) -> bool:
+        """Whether to stop, now or within ``seconds``."""
+        return self.stop.poll(seconds)
 
 
 @dataclass(frozen=True)
@@ -77,28 +79,42 @@ class Crew(Generic[S, R]):
 
     def __init__(self, work: Work[S, R], settings: Mapping[str, S]) -> None:
         allow_many_files()
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([work.__module__])
-        self._go, self._stop = context.Event(), context.Event()
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([*_PRELOAD, work.__module__])
+        self._work, self._settings = work, settings
         self._members: list[_Member[R]] = []
-        for name, one in settings.items():
-            ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(
+        self._heard_go, self._go = self._context.Pipe(duplex=False)
+        self._heard_stop, self._stop = self._context.Pipe(duplex=False)
+
+    def _start(self, name: str) -> None:
+        ours, theirs = self._context.Pipe(duplex=False)
+        with theirs:
+            signals = Signals(self._heard_go, self._heard_stop, theirs)
+            process = self._context.Process(
                 target=_be_member,
-                args=(work, one, Signals(self._go, self._stop, theirs)),
+                args=(self._work, self._settings[name], signals),
                 name=name,
                 daemon=True,
             )
             process.start()
-            theirs.close()
-            self._members.append(_Member(name, process, ours))
+        self._members.append(_Member(name, process, ours))
 
     async def wait_ready(self) -> None:
-        """Wait until every process is about to begin.
+        """Start the processes, and wait until every one is about to begin.
 
         Raises:
-            EnvironmentFault: one died, or took longer than two minutes.
+            EnvironmentFault: there may not be so many, one died, or took longer than two minutes.
         """
+        try:
+            for name in self._settings:
+                self._start(name)
+                await asyncio.sleep(0)
+        except (OSError, EOFError) as error:
+            raise EnvironmentFault(
+                f"{len(self._members)} of {len(self._settings)} processes could be started:"
+                f" {error}",
+                remedy="play with fewer of them, or allow more (ulimit -u, ulimit -n)",
+            ) from error
         limit = time.monotonic() + _START_TIMEOUT_SECONDS
         for member in self._members:
             while not member.channel.poll():
@@ -110,7 +126,7 @@ class Crew(Generic[S, R]):
 
     def go(self) -> None:
         """Let all of them begin."""
-        self._go.set()
+        self._go.close()
 
     def gone(self) -> list[str]:
         """Return the processes that have ended without a report."""
@@ -127,19 +143,27 @@ class Crew(Generic[S, R]):
 
         A process that has left its report already is not disturbed.
         """
-        self._stop.set()
-        self._go.set()
+        self._stop.close()
+        self._go.close()
         limit = time.monotonic() + seconds
-        while (waiting := self._collect()) and time.monotonic() < limit:
-            await asyncio.to_thread(connection.wait, waiting, _POLL_SECONDS)
+        try:
+            while (waiting := self._collect()) and time.monotonic() < limit:
+                await asyncio.to_thread(connection.wait, waiting, _POLL_SECONDS)
+        finally:
+            self._end()
+            self._heard_go.close()
+            self._heard_stop.close()
+        return {one.name: cast("R | Failure", one.outcome) for one in self._members}
+
+    def _end(self) -> None:
+        """Kill those that have left no report, and wait for the end of all."""
         for member in self._members:
             if member.outcome is None:
                 member.outcome = Failure("did not stop in time and was killed")
                 member.process.kill()
         for member in self._members:
-            await asyncio.to_thread(member.process.join)
+            member.process.join()
             member.channel.close()
-        return {one.name: cast("R | Failure", one.outcome) for one in self._members}
 
     def _collect(self) -> list[Connection]:
         """Take in the reports that are there; returns where the others are to come from."""

@@ -156,7 +156,7 @@ class Runner:
         write_trace(tracer, settings, self._sleep_unless_stopped if ours else time.sleep)
 
     def _sleep_unless_stopped(self, seconds: float) -> None:
-        if self._signals.stop.wait(seconds):
+        if self._signals.stopped(seconds):
             raise _StoppedError
 
     async def _hand_back(self, rollout: AttemptedRollout) -> None:
