@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -25,7 +26,7 @@ async def test_a_crew_outlives_sigterm_and_ends_though_one_was_killed_while_it_w
     crew = Crew(wait_for_the_end, dict.fromkeys("abc", str(tmp_path)))
     try:
         await crew.wait_ready()
-        pids = [int(path.name) for path in tmp_path.iterdir()]
+        pids = [int(name) for name in await asyncio.to_thread(os.listdir, tmp_path)]
         crew.go()
         for pid in pids:
             os.kill(pid, signal.SIGTERM)

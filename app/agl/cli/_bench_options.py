@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import math
+import os
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agl.cli import EXIT_FAULT, EXIT_INTERRUPTED
-from agl.errors import EnvironmentFault
+from agl.errors import EnvironmentFault, UsageError
 
 if TYPE_CHECKING:
     from agl.bench.results import Result
 
 _SHOWN_PROBLEMS = 10
+_MOST = 10**9
+_MOST_SECONDS = 366 * 86400.0
 
 
 def add_store_url(parser: argparse.ArgumentParser) -> None:
@@ -51,27 +56,29 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
-    """Type of an option: a whole number from 1 up."""
+    """Type of an option: a whole number from 1 to a thousand million."""
     try:
         value = int(text)
     except ValueError:
         value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
+    if not 1 <= value <= _MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {_MOST}")
     return value
 
 
 def seconds(text: str) -> float:
-    """Type of an option: a finite number of seconds above 0."""
-    if not 0 < (value := _number(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    """Type of an option: a number of seconds above 0, of a year at most."""
+    if not 0 < (value := _number(text)) <= _MOST_SECONDS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a positive number of seconds, of a year at most"
+        )
     return value
 
 
 def not_negative(text: str) -> float:
-    """Type of an option: a finite number from 0 up."""
-    if not 0 <= (value := _number(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
+    """Type of an option: a number from 0 to a thousand million."""
+    if not 0 <= (value := _number(text)) <= _MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {_MOST}")
     return value
 
 
@@ -89,29 +96,52 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def deliver(result: Result, text: str, target: str | None, prog: str) -> int:
+def deliver(
+    result: Result, text: str, target: str | None, prog: str, *others: Callable[[], object]
+) -> int:
     """Show and write a result; returns the exit code it deserves.
+
+    One file that cannot be written keeps nothing from the others.
 
     Args:
         result: What was measured.
         text: The same for people.
         target: The value of ``--json``.
         prog: Name of the program, in front of the line that says what is wrong.
+        others: Write further files.
 
     Raises:
-        EnvironmentFault: the file cannot be written; the text has been shown by then.
+        EnvironmentFault: a file cannot be written; all else has been shown and written by then.
     """
     if target == "-":
         print(result.model_dump_json(indent=2))
     else:
         print(text)
-    if target not in (None, "-"):
+    _tell(result, prog)
+    faults: list[str] = []
+    for write in (lambda: _write_json(result, target), *others):
         try:
-            result.write(Path(target))
-        except OSError as error:
-            raise EnvironmentFault(f"--json {target}: {error.strerror}") from error
+            write()
+        except EnvironmentFault as fault:
+            faults.append(str(fault))
+    if faults:
+        raise EnvironmentFault("; ".join(faults))
     if result.ok:
         return 0
+    return EXIT_INTERRUPTED if result.interrupted else EXIT_FAULT
+
+
+def _write_json(result: Result, target: str | None) -> None:
+    if target in (None, "-"):
+        return
+    try:
+        result.write(Path(target))
+    except OSError as error:
+        raise EnvironmentFault(f"--json {target}: {error.strerror}") from error
+
+
+def _tell(result: Result, prog: str) -> None:
+    """Say what is wrong with it."""
     for problem in result.problems[:_SHOWN_PROBLEMS]:
         print(f"{prog}: problem: {problem}", file=sys.stderr)
     if len(result.problems) > _SHOWN_PROBLEMS:
@@ -119,27 +149,56 @@ def deliver(result: Result, text: str, target: str | None, prog: str) -> int:
         print(f"{prog}: problem: ... and {more} more", file=sys.stderr)
     if result.partial is not None:
         print(f"{prog}: error: partial result: {result.partial}", file=sys.stderr)
-    return EXIT_INTERRUPTED if result.interrupted else EXIT_FAULT
 
 
 def writable(text: str) -> str:
-    """Type of an option: a file, there or not, in a folder that exists."""
-    if not Path(text).parent.is_dir() or Path(text).is_dir():
+    """Type of an option: a file, there or not, that can be written in a folder that exists."""
+    path = Path(os.path.realpath(text))
+    if not text or not path.parent.is_dir() or path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is no file in a folder that exists")
+    try:
+        if not path.exists() or path.is_file():
+            tempfile.TemporaryFile(dir=path.parent).close()
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: {error.strerror}") from None
     return text
 
 
-def append_lines(path: Path, lines: Sequence[str]) -> None:
-    """Append whole lines to a file.
+def keep_apart(outputs: Mapping[str, object], inputs: Iterable[object] = ()) -> None:
+    """See to it that no file of a command takes the place of another one.
+
+    Args:
+        outputs: What is to be written, by option; ``None`` and ``-`` are no files.
+        inputs: What is read.
+
+    Raises:
+        UsageError: two are the same file.
+    """
+    taken = {os.path.realpath(str(path)): "is what is to be read" for path in inputs}
+    for option, path in outputs.items():
+        if path is None or path == "-":
+            continue
+        if why := taken.get(real := os.path.realpath(str(path))):
+            raise UsageError(f"{option} {path} {why}: name another file")
+        if not Path(real).exists() or Path(real).is_file():
+            taken[real] = f"is what {option} writes"
+
+
+def append_lines(target: str | None, lines: Sequence[str]) -> None:
+    """Append whole lines to the file of ``--summary-file``, if one was named.
 
     Raises:
         EnvironmentFault: it cannot be written.
     """
+    if target is None:
+        return
     try:
-        with path.open("a", encoding="utf-8") as file:
+        with Path(target).open("a", encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in lines))
     except OSError as error:
-        raise EnvironmentFault(f"--summary-file {path}: {error.strerror}") from error
+        raise EnvironmentFault(f"--summary-file {target}: {error.strerror}") from error
 
 
 def _json_target(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from agl.cli._bench_options import writable
@@ -17,15 +18,17 @@ def add_html(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def write_page(target: str, text: str) -> None:
-    """Write a page; a reader never finds half of one.
+def write_page(target: str | None, text: Callable[[], str]) -> None:
+    """Make and write the page of ``--html``, if one was named; nobody finds half of one.
 
     Raises:
         EnvironmentFault: the file cannot be written.
     """
+    if target is None:
+        return
     try:
         with whole_file(Path(target)) as partial:
-            partial.write_text(text, "utf-8")
+            partial.write_text(text(), "utf-8")
     except OSError as error:
         raise EnvironmentFault(f"--html {target}: {error.strerror}") from error
 

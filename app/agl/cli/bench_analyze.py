@@ -7,7 +7,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from agl.cli._bench_options import add_json, deliver
+from agl.cli._bench_options import add_json, deliver, keep_apart
 from agl.cli._bench_pages import add_html, write_page
 from agl.cli._dashboards import interval, prometheus_url
 from agl.errors import UsageError
@@ -68,6 +68,7 @@ def run(options: argparse.Namespace, prog: str) -> int:
     from agl.bench.target import checked_url
     from agl.ops.panels.timerange import TimeError
 
+    keep_apart({"--json": options.json, "--html": options.html})
     if options.start and options.duration:
         raise UsageError("--start and --duration say two things: give one of them")
     try:
@@ -84,15 +85,21 @@ def run(options: argparse.Namespace, prog: str) -> int:
         scrape=options.scrape_interval,
     )
     result = asyncio.run(analyze(question))
-    if options.html:
-        write_page(options.html, page("What the store did", lead(result), sections(result)))
-    return deliver(result, as_text(result), options.json, prog)
+    return deliver(
+        result,
+        as_text(result),
+        options.json,
+        prog,
+        lambda: write_page(
+            options.html, lambda: page("What the store did", lead(result), sections(result))
+        ),
+    )
 
 
 def _window(options: argparse.Namespace, now: float) -> TimeRange:
-    from agl.ops.panels.timerange import TimeRange, parse_duration, parse_range, parse_time
+    from agl.ops.panels.timerange import OPTIONS, TimeRange, parse_duration, parse_range, parse_time
 
     if options.start:
-        return parse_range(options.start, options.end, now)
+        return parse_range(options.start, options.end, now, OPTIONS)
     end = parse_time(options.end, now, name="--end")
     return TimeRange(end - parse_duration(options.duration or _DURATION), end)

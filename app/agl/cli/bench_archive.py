@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agl.cli._bench_options import keep_apart, writable
 from agl.cli._dashboards import PROMETHEUS, prometheus_url
 from agl.errors import EnvironmentFault, UsageError
 
@@ -28,7 +29,13 @@ container needs --web.enable-admin-api, and --data FOLDER says where its data is
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add = parser.add_argument
-    add("--output", type=Path, required=True, metavar="FILE", help="to write, such as run.tar.gz")
+    add(
+        "--output",
+        type=writable,
+        required=True,
+        metavar="FILE",
+        help="to write, such as run.tar.gz",
+    )
     add(
         "--prometheus",
         type=prometheus_url,
@@ -49,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="keep samples from here on (default: of the results, or all)",
     )
-    add("--end", default="now", metavar="TIME", help="(default: now)")
+    add("--end", metavar="TIME", help="(default: now)")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--data", type=Path, metavar="FOLDER", help="Prometheus' data on this host")
     where.add_argument(
@@ -68,25 +75,29 @@ def run(options: argparse.Namespace, prog: str) -> int:
         EnvironmentFault: no snapshot can be had, or nothing is in the window.
     """
     from agl.bench.archive.write import Wanted, images_of, write
+    from agl.bench.results import read_result
     from agl.config import process_environment
     from agl.ops.layout import find_layout
 
+    keep_apart({"--output": options.output}, inputs=options.results)
     layout = find_layout(process_environment())
     window = _window(options)
+    results = [(path, read_result(path)) for path in options.results]
+    output = Path(options.output)
     with _data(options, layout) as data:
         manifest = write(
             Wanted(
                 prometheus=options.prometheus,
                 data=data,
-                output=options.output,
+                output=output,
                 dashboards=layout.root / "grafana" / "dashboards",
-                results=options.results,
+                results=results,
                 window=window,
                 clock_ahead=asyncio.run(_clock_ahead(options.prometheus)),
                 images=images_of(layout.variables().items()),
             )
         )
-    size = options.output.stat().st_size / (1 << 20)
+    size = output.stat().st_size / (1 << 20)
     seconds = manifest.end - manifest.start
     print(
         f"{options.output}: {size:.1f} MiB, {seconds:,.0f} s, {len(manifest.runs)} results,"
@@ -98,12 +109,14 @@ def run(options: argparse.Namespace, prog: str) -> int:
 
 
 def _window(options: argparse.Namespace) -> tuple[float, float] | None:
-    from agl.ops.panels.timerange import TimeError, parse_range
+    from agl.ops.panels.timerange import OPTIONS, TimeError, parse_range
 
     if not options.start:
+        if options.end is not None:
+            raise UsageError("--end needs --start")
         return None
     try:
-        span = parse_range(options.start, options.end, time.time())
+        span = parse_range(options.start, options.end or "now", time.time(), OPTIONS)
     except TimeError as error:
         raise UsageError(str(error)) from None
     return span.start, span.end

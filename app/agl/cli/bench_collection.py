@@ -7,7 +7,6 @@ import asyncio
 import dataclasses
 import json
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agl.cli._bench_options import add_json, append_lines, deliver, positive, writable
@@ -71,9 +70,14 @@ def run(options: argparse.Namespace, prog: str) -> int:
             report = _measure_mongo(options, wanted, wish)
         else:
             report = measure_memory(wanted, wish)
-    if options.summary_file:
-        append_lines(Path(options.summary_file), [json.dumps(one) for one in report.summaries()])
-    return deliver(report.to_result(wish.reason), report.to_text(), options.json, prog)
+    lines = [json.dumps(one) for one in report.summaries()]
+    return deliver(
+        report.to_result(wish.reason),
+        report.to_text(),
+        options.json,
+        prog,
+        lambda: append_lines(options.summary_file, lines),
+    )
 
 
 def _measure_mongo(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from agl.cli._bench_options import add_json, deliver, fraction
+from agl.cli._bench_options import add_json, deliver, fraction, keep_apart
 from agl.cli._bench_pages import add_html, write_page
 
 DESCRIPTION = """\
@@ -39,8 +39,14 @@ def run(options: argparse.Namespace, prog: str) -> int:
     from agl.bench.pages.report import report_of
     from agl.bench.results import read_result
 
+    outputs = {"--json": options.json, "--html": options.html}
+    keep_apart(outputs, inputs=(options.a, options.b))
     comparison = compare(read_result(options.a), read_result(options.b))
     result = as_result(comparison, options.gate)
-    if options.html:
-        write_page(options.html, report_of("Two runs compared", [result]))
-    return deliver(result, as_text(comparison), options.json, prog)
+    return deliver(
+        result,
+        as_text(comparison),
+        options.json,
+        prog,
+        lambda: write_page(options.html, lambda: report_of("Two runs compared", [result])),
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from pathlib import Path
 
 from agl.bench.operations import MODES
 from agl.cli._bench_options import (
@@ -75,6 +74,10 @@ def run(options: argparse.Namespace, prog: str) -> int:
         print(f"{prog}: warning: {warning}", file=sys.stderr)
     with interruption() as wish:
         report = asyncio.run(measure(wanted, wish))
-    if options.summary_file:
-        append_lines(Path(options.summary_file), report.summaries())
-    return deliver(report.to_result(wish.reason), report.to_text(), options.json, prog)
+    return deliver(
+        report.to_result(wish.reason),
+        report.to_text(),
+        options.json,
+        prog,
+        lambda: append_lines(options.summary_file, report.summaries()),
+    )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from agl.cli._bench_options import add_json, deliver, positive, seconds
+from agl.cli._bench_options import add_json, deliver, keep_apart, not_negative, positive, seconds
 from agl.cli._bench_pages import add_html, write_page
+from agl.errors import UsageError
 from agl.store.rest.wire import HEALTH_PATH
 
 DESCRIPTION = """\
@@ -27,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         ("--rounds", positive, 5, "N", "how often each is measured"),
         ("--clients", positive, 32, "N", "keep-alive connections"),
         ("--seconds", seconds, 5.0, "S", "measured seconds of a turn"),
-        ("--warmup", seconds, 1.0, "S", "seconds of load before that"),
+        ("--warmup", not_negative, 1.0, "S", "seconds of load before that"),
         ("--ready-timeout", seconds, 60.0, "S", "how long a server may take to get ready"),
     ):
         add(
@@ -60,6 +61,9 @@ def run(options: argparse.Namespace, prog: str) -> int:
     from agl.bench.pages.report import report_of
     from agl.bench.pair import PairOptions, as_text, measure
 
+    keep_apart({"--json": options.json, "--html": options.html})
+    if not options.ready_path.startswith("/"):
+        raise UsageError(f"--ready-path: {options.ready_path!r} does not begin with /")
     wanted = PairOptions(
         a=Contender.parse("A", options.a),
         b=Contender.parse("B", options.b),
@@ -72,6 +76,10 @@ def run(options: argparse.Namespace, prog: str) -> int:
     with interruption() as stop:
         pair = measure(wanted, stop, lambda line: print(line, file=sys.stderr, flush=True))
     result = pair.to_result()
-    if options.html:
-        write_page(options.html, report_of("Two servers in turns", [result]))
-    return deliver(result, as_text(pair), options.json, prog)
+    return deliver(
+        result,
+        as_text(pair),
+        options.json,
+        prog,
+        lambda: write_page(options.html, lambda: report_of("Two servers in turns", [result])),
+    )

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import signal
 import time
 import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
-from agl.bench.archive.snapshot import OVERLAY
+from agl.bench.archive.snapshot import OVERLAY, build_info
 from agl.errors import EnvironmentFault
 from agl.ops.choices import remember
-from agl.ops.compose import Compose
+from agl.ops.compose import Compose, last_line
 from agl.ops.engine import Container, Engine
 from agl.ops.layout import Layout
 from agl.ops.view import as_running, running_mode
 
 SERVICE = "prometheus"
 _READY_SECONDS = 120.0
+_POLL_SECONDS = 0.1
 _START = ("up", "--detach", "--no-build", "--pull", "never", "--wait")
 
 
@@ -33,16 +35,66 @@ def prometheus_of(layout: Layout) -> str:
 
 @contextmanager
 def admin_api(layout: Layout, url: str) -> Generator[None]:
-    """With the overlay on the bundle; it is taken off whatever happens. Raises EnvironmentFault."""
+    """With the overlay on the bundle, from which it is taken off whatever happens.
+
+    Raises:
+        EnvironmentFault: no Prometheus of the bundle runs, or none answers at ``url``: then nothing
+            was touched. Or Docker refuses.
+    """
+    prometheus_of(layout)
+    build_info(url)
     containers = Engine.connect(layout).containers()
     with_it, without = (_compose(layout, containers, files) for files in ((OVERLAY,), ()))
+    with _ended_by_sigterm():
+        try:
+            _run(with_it, *_START, "--no-deps", SERVICE)
+            _wait_ready(url)
+            yield
+        finally:
+            with _undisturbed():
+                _take_off(without)
+
+
+def _take_off(without: Compose) -> None:
     try:
-        with_it.run(*_START, "--no-deps", SERVICE)
-        _wait_ready(url)
+        # Without --no-deps, which Compose would take for a change of the service at the next up.
+        _run(without, *_START, SERVICE)
+    except EnvironmentFault as fault:
+        raise EnvironmentFault(
+            f"the admin API of Prometheus may still be on: {fault}",
+            remedy="scripts/up takes it off",
+        ) from fault
+
+
+def _run(compose: Compose, *arguments: str) -> None:
+    """Out of reach of the terminal's Ctrl-C. Raises EnvironmentFault with its last line."""
+    with compose.start(*arguments) as running:
+        while (code := running.code()) is None:
+            time.sleep(_POLL_SECONDS)
+        if code:
+            raise EnvironmentFault(f"docker compose {arguments[0]}: {last_line(running.output())}")
+
+
+@contextmanager
+def _ended_by_sigterm() -> Generator[None]:
+    """SIGTERM as Ctrl-C: what has to be done at the end is done."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
         yield
     finally:
-        # Without --no-deps, which Compose would take for a change of the service at the next up.
-        without.run(*_START, SERVICE)
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _undisturbed() -> Generator[None]:
+    """Whoever presses Ctrl-C again is not heard while the overlay is taken off."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _compose(layout: Layout, containers: list[Container], on_top: tuple[str, ...]) -> Compose:

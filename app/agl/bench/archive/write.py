@@ -22,7 +22,7 @@ from agl.bench.archive.manifest import (
     member_of,
 )
 from agl.bench.archive.snapshot import Block, Data, build_info, taken
-from agl.bench.results import Result, read_result
+from agl.bench.results import Result
 from agl.errors import EnvironmentFault
 from agl.utils.whole_file import whole_file
 
@@ -36,6 +36,7 @@ class Wanted:
     """What goes into an archive.
 
     Attributes:
+        results: Files, and what was read from them.
         window: Start and end in seconds since the epoch; ``None``: that of the results, or all.
         clock_ahead: By how much Prometheus' clock is ahead of ours.
     """
@@ -44,7 +45,7 @@ class Wanted:
     data: Data
     output: Path
     dashboards: Path
-    results: Sequence[Path] = ()
+    results: Sequence[tuple[Path, Result]] = ()
     window: tuple[float, float] | None = None
     clock_ahead: float = 0.0
     images: Mapping[str, str] | None = None
@@ -54,10 +55,8 @@ def write(wanted: Wanted) -> Manifest:
     """Write the archive; it appears only when it is complete.
 
     Raises:
-        UsageError: a result cannot be read.
         EnvironmentFault: no snapshot, no samples in the window, or the file cannot be written.
     """
-    results = [(path, read_result(path)) for path in wanted.results]
     target = wanted.output
     try:
         with (
@@ -65,7 +64,7 @@ def write(wanted: Wanted) -> Manifest:
             whole_file(target) as partial,
         ):
             stage = Path(scratch)
-            manifest = _stage(stage, wanted, results)
+            manifest = _stage(stage, wanted, wanted.results)
             pack(partial, stage, manifest)
     except OSError as error:
         raise EnvironmentFault(

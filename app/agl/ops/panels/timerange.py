@@ -31,17 +31,23 @@ class TimeRange:
         return self.end - self.start
 
 
-def parse_range(start: str, end: str, now: float) -> TimeRange:
+GRAFANA = ("from", "to")
+OPTIONS = ("--start", "--end")
+"""How the ends of a range are called where somebody gave them."""
+
+
+def parse_range(start: str, end: str, now: float, names: tuple[str, str] = GRAFANA) -> TimeRange:
     """Both ends of a range; ``now`` in seconds since the epoch.
 
     Raises:
         TimeError: An end that cannot be read, an end before its start, or more than 400 days.
     """
     found = TimeRange(
-        parse_time(start, now, name="from"), parse_time(end, now, name="to", round_up=True)
+        parse_time(start, now, name=names[0]),
+        parse_time(end, now, name=names[1], round_up=True),
     )
     if found.seconds <= 0:
-        raise TimeError(f"from ({start}) must be before to ({end})")
+        raise TimeError(f"{names[0]} ({start}) must be before {names[1]} ({end})")
     if found.seconds > MAX_RANGE:
         raise TimeError(
             f"{found.seconds / 86400:.0f} days are more than the {MAX_RANGE / 86400:.0f} that can"
