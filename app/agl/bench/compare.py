@@ -58,6 +58,21 @@ class Comparison:
         """Figures that are worse than the ``gate`` allows."""
         return [row for row in self.rows if row.regressed(gate)]
 
+    def failings(self, gate: float) -> list[str]:
+        """Why B does not pass the ``gate``: regressions, and what cannot be held against A."""
+        found = [told(row, gate) for row in self.regressions(gate)]
+        compared = {row.a.name for row in self.rows}
+        found += [
+            f"{figure.name} of A has nothing in B to be held against it"
+            for figure in self.a.figures
+            if figure.better != "neither" and figure.name not in compared
+        ]
+        for letter, result in (("A", self.a), ("B", self.b)):
+            if result.partial is not None:
+                found.append(f"{letter} is partial: {result.partial}")
+            found += [f"{letter} has a problem: {problem}" for problem in result.problems]
+        return found
+
 
 def compare(a: Result, b: Result) -> Comparison:
     """Compare figure by figure.
@@ -70,7 +85,11 @@ def compare(a: Result, b: Result) -> Comparison:
             f"A is {a.kind} {a.name}, B is {b.kind} {b.name}: two runs of the same measurement are"
             " needed"
         )
-    rows = [row(figure, other) for figure in a.figures if (other := b.figure(figure.name))]
+    rows = [
+        row(figure, other)
+        for figure in a.figures
+        if (other := b.figure(figure.name)) and _is_alike(figure, other)
+    ]
     if not rows:
         raise UsageError("the results share no figure")
     return Comparison(a, b, tuple(rows), tuple(_remarks(a, b)))
@@ -103,9 +122,9 @@ def as_text(comparison: Comparison) -> str:
 
 
 def as_result(comparison: Comparison, gate: float | None) -> Result:
-    """The comparison as a document: a ratio a figure, and the regressions as problems."""
+    """The comparison as a document: a ratio a figure, and what fails the gate as problems."""
     rows = [row for row in comparison.rows if row.ratio is not None]
-    problems = [] if gate is None else [told(row, gate) for row in comparison.regressions(gate)]
+    problems = [] if gate is None else comparison.failings(gate)
     return Result(
         kind="comparison",
         name=f"{comparison.a.kind} {comparison.a.name}",
@@ -164,6 +183,10 @@ def _verdict(a: Figure, b: Figure, goodness: float | None) -> Verdict:
     return "better" if goodness > 1 else "worse"
 
 
+def _is_alike(a: Figure, b: Figure) -> bool:
+    return (a.unit, a.better) == (b.unit, b.better)
+
+
 def _judged(a: Figure, rises: bool) -> Verdict:
     """Of a figure that has no ratio, since it was or became nothing."""
     return "better" if rises == (a.better == "higher") else "worse"
@@ -182,6 +205,13 @@ def _remarks(a: Result, b: Result) -> list[str]:
         if result.partial is not None:
             found.append(f"{letter} is partial: {result.partial}")
         found += [f"{letter} has a problem: {problem}" for problem in result.problems]
+    for figure in a.figures:
+        other = b.figure(figure.name)
+        if other is not None and not _is_alike(figure, other):
+            found.append(
+                f"{figure.name} is not compared: it is in {figure.unit} ({figure.better}) in A and"
+                f" in {other.unit} ({other.better}) in B"
+            )
     for letter, one, other in (("A", a, b), ("B", b, a)):
         found += [
             f"only {letter} has {figure.name}"

@@ -21,7 +21,7 @@ INTERRUPTED = "interrupted"
 
 
 class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Figure(_Document):
@@ -71,7 +71,7 @@ class Result(_Document):
     """
 
     format: Literal["agl-bench/1"] = "agl-bench/1"
-    kind: str
+    kind: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
     """Which measurement: ``scenario``, ``micro``, ``collection``, ``load``, ``pair``, …"""
 
     name: str
@@ -121,6 +121,11 @@ def read_result(path: Path) -> Result:
         raise UsageError(f"{path}: {error.strerror}") from None
     except ValidationError as error:
         first = error.errors()[0]
+        if first["loc"] == ("format",):
+            raise UsageError(
+                f"{path}: format {first['input']!r} is none that this version reads; use the one"
+                " that wrote it"
+            ) from None
         field = ".".join(map(str, first["loc"])) or "the document"
         raise UsageError(
             f"{path}: {field}: {first['msg']}; give a file that agl bench wrote with --json"

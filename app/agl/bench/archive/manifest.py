@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agl import __version__
 from agl.bench.results import Machine
@@ -22,10 +22,15 @@ _MEMBER = re.compile(
     rf"|{DASHBOARDS}/[\w-][\w.-]*\.json|{RESULTS}/[\w-][\w.-]*\.json"
 )
 _CHUNK = 1 << 20
+LONGEST_RUN = 366 * 86400.0
+"""Seconds; each is a mark on the dashboards, of a sample every few seconds."""
+
+Moment = Annotated[float, Field(ge=0, le=253402300799)]
+"""Seconds since the epoch, up to the year 9999."""
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Member(_Part):
@@ -40,10 +45,16 @@ class Run(_Part):
 
     kind: str
     name: str
-    started: float
-    ended: float
+    started: Moment
+    ended: Moment
     partial: str | None = None
     file: str
+
+    @model_validator(mode="after")
+    def _is_no_endless_run(self) -> Run:
+        if not 0 <= self.ended - self.started <= LONGEST_RUN:
+            raise ValueError("ended before it started, or more than 366 days later")
+        return self
 
     @property
     def is_load(self) -> bool:
@@ -56,10 +67,10 @@ class Manifest(_Part):
     distrust what is here."""
 
     format: Literal["agl-bench-archive/1"] = "agl-bench-archive/1"
-    made: float
-    start: float
-    end: float
-    clock_ahead: float
+    made: Moment
+    start: Moment
+    end: Moment
+    clock_ahead: float = Field(ge=-LONGEST_RUN, le=LONGEST_RUN)
     """By how many seconds Prometheus' clock was ahead of the clock of whoever made this."""
 
     prometheus: dict[str, str]

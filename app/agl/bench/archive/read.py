@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from pydantic import ValidationError
 
@@ -18,6 +18,19 @@ from agl.errors import EnvironmentFault
 
 _CHUNK = 1 << 20
 _MANIFEST_BYTES = 16 << 20
+_EXTENSION_BYTES = 1 << 16
+_PADDING_BYTES = 1 << 20
+
+
+class _Header(tarfile.TarInfo):
+    """A header whose extensions (long names and the like), read into memory, are of modest size."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if not header.isfile() and header.size > _EXTENSION_BYTES:
+            raise tarfile.ReadError(f"an extended header of {header.size} bytes")
+        return header
 
 
 def unpack(path: Path, folder: Path) -> Manifest:
@@ -31,7 +44,9 @@ def unpack(path: Path, folder: Path) -> Manifest:
         free = shutil.disk_usage(folder).free
         if manifest.size > free:
             raise EnvironmentFault(
-                f"{path} holds {manifest.size >> 20} MiB, and {folder} has room for {free >> 20}"
+                f"{path} holds {manifest.size >> 20} MiB, and {folder} has room for"
+                f" {free >> 20} MiB",
+                remedy="make room there",
             )
         missing = dict(manifest.members)
         while (header := archive.next()) is not None:
@@ -40,8 +55,10 @@ def unpack(path: Path, folder: Path) -> Manifest:
                 raise _bad(path, f"{header.name!r} is not in its manifest, or no plain file")
             _extract(path, archive.extractfile(header), folder / header.name, member)
         # What is behind the last file is read as well, or a few lost bytes would go unnoticed.
-        while archive.fileobj.read(_CHUNK):
-            pass
+        left = _PADDING_BYTES
+        while chunk := archive.fileobj.read(_CHUNK):
+            if (left := left - len(chunk)) < 0:
+                raise _bad(path, "more follows behind its last file")
     if missing:
         raise _bad(path, f"{len(missing)} files are missing, {next(iter(missing))} first")
     for place in (folder, *folder.rglob("*")):
@@ -57,6 +74,11 @@ def _manifest(path: Path, header: tarfile.TarInfo | None, archive: tarfile.TarFi
         manifest = Manifest.model_validate_json(file.read())
     except ValidationError as error:
         first = error.errors()[0]
+        if first["loc"] == ("format",):
+            raise EnvironmentFault(
+                f"{path} is of the format {first['input']!r}, which this version does not read",
+                remedy="open it with the version that made it",
+            ) from None
         raise _bad(path, f"{NAME}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     strange = [name for name in manifest.members if not is_member(name)]
     if strange:
@@ -81,7 +103,7 @@ def _extract(path: Path, source: IO[bytes] | None, target: Path, wanted: Member)
 @contextmanager
 def _opened(path: Path) -> Generator[tarfile.TarFile]:
     try:
-        with tarfile.open(path, "r:gz") as archive:
+        with tarfile.open(path, "r:gz", tarinfo=_Header) as archive:
             yield archive
     except FileNotFoundError:
         raise EnvironmentFault(f"there is no file {path}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import urllib.error
@@ -20,6 +21,7 @@ from agl.store.rest.transport import split_credentials
 CONTAINER_DATA = "/prometheus"
 _SNAPSHOT_SECONDS = 300.0
 _ASK_SECONDS = 10.0
+_SNAPSHOT = re.compile(r"\w[\w-]*")
 OVERLAY = "compose.admin-api.yml"
 
 
@@ -158,7 +160,10 @@ def _take(prometheus: str) -> str:
                 " Prometheus with --web.enable-admin-api on loopback",
             )
         raise EnvironmentFault(f"Prometheus made no snapshot: {error}")
-    return str(mapping(told.get("data"))["name"])
+    name = str(mapping(told.get("data")).get("name"))
+    if not _SNAPSHOT.fullmatch(name):
+        raise EnvironmentFault(f"Prometheus calls its snapshot {name[:80]!r}, which is no name")
+    return name
 
 
 def _ask(prometheus: str, path: str, method: str, seconds: float) -> dict[str, object]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.bench.archive.manifest import DASHBOARDS, Manifest, Run
+from agl.errors import EnvironmentFault
 from agl.ops.shapes import items, mapping
 
 MARK = "agl_bench_run"
@@ -15,7 +16,10 @@ MARK = "agl_bench_run"
 MARKS, CONFIG, PROVISIONING = "marks.om", "prometheus.yml", "grafana"
 _BOARDS_OF_BUNDLE = "/etc/agl/grafana/dashboards"
 _BOARDS_OF_VIEWER = f"/run/agl/archive/{DASHBOARDS}"
-_STEP = 5
+_STEP, _LONGEST_STEP, _USUAL_MARKS = 5, 240, 10_000
+"""Seconds between samples: few for a run of hours, and below the 5 minutes that Prometheus looks
+back for one of months."""
+
 _ANNOTATION = {
     "builtIn": 0,
     "datasource": {"type": "prometheus", "uid": "$datasource"},
@@ -33,9 +37,12 @@ _NO_SCRAPES = "# What an archive was opened with: nothing is scraped.\nglobal: {
 
 def prepare(folder: Path, manifest: Manifest, provisioning: Path) -> None:
     """Add to an unpacked archive what its viewer reads; ``provisioning`` is Grafana's, as it is in
-    the bundle."""
+    the bundle. Raises EnvironmentFault when a dashboard is none."""
     for path in sorted((folder / DASHBOARDS).glob("*.json")):
-        board = mapping(json.loads(path.read_bytes()))
+        try:
+            board = mapping(json.loads(path.read_bytes()))
+        except (ValueError, RecursionError) as error:
+            raise EnvironmentFault(f"{path.name} of the archive is no dashboard: {error}") from None
         path.write_text(json.dumps(at_its_time(board, manifest), indent=1))
     _write(folder / CONFIG, _NO_SCRAPES)
     _write(folder / MARKS, marks(manifest))
@@ -72,7 +79,8 @@ def marks(manifest: Manifest) -> str:
     for number, run in enumerate(runs, start=1):
         labels = f'run="{_label(number, run)}"'
         first, last = (round(t + manifest.clock_ahead) for t in (run.started, run.ended))
-        lines += [f"{MARK}{{{labels}}} 1 {moment}" for moment in range(first, last, _STEP)]
+        step = min(max(_STEP, (last - first) // _USUAL_MARKS), _LONGEST_STEP)
+        lines += [f"{MARK}{{{labels}}} 1 {moment}" for moment in range(first, last, step)]
         last = max(last, first + 1)
         lines += [f"{MARK}{{{labels}}} 1 {last}", f"{MARK}{{{labels}}} 0 {last + 1}"]
     return "\n".join([*lines, "# EOF", ""])

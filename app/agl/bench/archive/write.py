@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from agl.bench.archive.manifest import (
     DASHBOARDS,
     DATA,
@@ -23,7 +25,7 @@ from agl.bench.archive.manifest import (
 )
 from agl.bench.archive.snapshot import Block, Data, build_info, taken
 from agl.bench.results import Result
-from agl.errors import EnvironmentFault
+from agl.errors import EnvironmentFault, UsageError
 from agl.utils.whole_file import whole_file
 
 SKEW_SECONDS = 1.0
@@ -55,6 +57,7 @@ def write(wanted: Wanted) -> Manifest:
     """Write the archive; it appears only when it is complete.
 
     Raises:
+        UsageError: a result tells times that cannot be.
         EnvironmentFault: no snapshot, no samples in the window, or the file cannot be written.
     """
     target = wanted.output
@@ -130,8 +133,8 @@ def _results(stage: Path, results: Sequence[tuple[Path, Result]]) -> list[Run]:
     for number, (path, result) in enumerate(results, start=1):
         file = f"{RESULTS}/{number:02d}-{result.kind}.json"
         shutil.copyfile(path, stage / file)
-        runs.append(
-            Run(
+        try:
+            run = Run(
                 kind=result.kind,
                 name=result.name,
                 started=result.started,
@@ -139,7 +142,11 @@ def _results(stage: Path, results: Sequence[tuple[Path, Result]]) -> list[Run]:
                 partial=result.partial,
                 file=file,
             )
-        )
+        except ValidationError as error:
+            raise UsageError(
+                f"{path}: started, ended: {error.errors()[0]['msg']}; leave it out of --results"
+            ) from None
+        runs.append(run)
     return runs
 
 

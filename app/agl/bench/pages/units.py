@@ -7,6 +7,7 @@ import math
 _SECONDS = ((1.0, "s", 1.0), (1e-3, "ms", 1e3), (1e-6, "µs", 1e6), (0.0, "ns", 1e9))
 _BYTES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 ABSENT = "-"
+_LONG = 1e15
 
 
 def spoken(value: float | None, unit: str) -> str:
@@ -57,6 +58,8 @@ def _size(value: float) -> str:
 
 
 def _plain(value: float) -> str:
+    if abs(value) >= _LONG:
+        return f"{value:.2e}"
     if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return _three(value)
