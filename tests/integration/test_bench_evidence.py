@@ -283,7 +283,9 @@ def test_runs_at_the_same_time_are_marked(site: Site, tmp_path: Path, capsys: Ca
         (("--start", "now-1h", "--end", "now-2h"), 2, "must be before"),
         (("--results", "/nowhere.json"), 2, "/nowhere.json: No such file"),
         (("--data", "/tmp"), 1, "/tmp is not the data folder of a Prometheus"),
-        (("--output", "/nowhere/x"), 1, "/nowhere/x cannot be written"),
+        (("--output", "/nowhere/x"), 2, "'/nowhere/x' is no file in a folder that exists"),
+        (("--output", "/proc/x"), 2, "'/proc/x' cannot be written"),
+        (("--end", "now-1h"), 2, "--end needs --start"),
     ],
 )
 def test_what_cannot_be_archived_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -232,4 +233,5 @@ def _machines(a: Machine, b: Machine) -> list[str]:
 
 
 def _over(above: float, below: float) -> float | None:
-    return above / below if below else None
+    ratio = above / below if below else math.inf
+    return ratio if math.isfinite(ratio) else None

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from typing import IO
@@ -107,11 +107,17 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(contender: Contender, ready_path: str, seconds: float) -> Generator[Server]:
+def serving(
+    contender: Contender,
+    ready_path: str,
+    seconds: float,
+    over: Callable[[], bool] = lambda: False,
+) -> Generator[Server]:
     """Run a server while inside, from when it answers ``ready_path`` with a status below 400.
 
     Raises:
-        EnvironmentFault: it does not start, dies, or is not ready within ``seconds``.
+        EnvironmentFault: it does not start, dies, or is not ready within ``seconds`` or when
+            ``over`` says that nobody waits any more.
     """
     port = free_port()
     with tempfile.TemporaryFile() as log:
@@ -119,7 +125,7 @@ def serving(contender: Contender, ready_path: str, seconds: float) -> Generator[
         process = _start(contender, port, log)
         server = Server(contender.name, process, port, 0.0, log)
         try:
-            _wait_ready(server, ready_path, began + seconds)
+            _wait_ready(server, ready_path, began + seconds, over)
             server.ready = time.monotonic() - began
             yield server
         finally:
@@ -143,9 +149,9 @@ def _start(contender: Contender, port: int, log: IO[bytes]) -> subprocess.Popen[
         ) from error
 
 
-def _wait_ready(server: Server, path: str, deadline: float) -> None:
+def _wait_ready(server: Server, path: str, deadline: float, over: Callable[[], bool]) -> None:
     answer = "nothing"
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not over():
         if fate := server.fate("before it was ready"):
             raise EnvironmentFault(fate)
         answer = _ask(server.port, path)
@@ -153,9 +159,8 @@ def _wait_ready(server: Server, path: str, deadline: float) -> None:
             return
         time.sleep(_POLL_SECONDS)
     raise EnvironmentFault(
-        f"server {server.name} did not get ready in time: GET {server.url}{path} gave {answer}"
-        + _last_words(server.log),
-        remedy="raise --ready-timeout, or name another --ready-path",
+        f"server {server.name} did not get ready in time: GET {server.url}{path} gave {answer};"
+        f" raise --ready-timeout, or name another --ready-path{_last_words(server.log)}"
     )
 
 

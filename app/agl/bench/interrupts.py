@@ -30,6 +30,10 @@ class Interruption:
         """What ``Result.partial`` is to say; ``None`` while nothing has come."""
         return f"{INTERRUPTED} by {self._signal.name}" if self._signal else None
 
+    def wished(self) -> bool:
+        """Whether the run is to end."""
+        return self._signal is not None
+
     def stop_with(self, stop: Callable[[], object]) -> None:
         """Say what ends the part that begins; called at once when the wish is there already."""
         self._stop = stop

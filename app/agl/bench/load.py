@@ -74,6 +74,10 @@ class LoadReport:
             found.append(
                 f"the store was away for {run.away:.1f} s; {run.broken} requests lost their answer"
             )
+        if self.options.server_pids and run.server_cpu is None:
+            found.append("a process of --server-pid ended, so the server's CPU is unknown")
+        if run.interrupted:
+            return found
         if not run.requests:
             found.append("no request was answered")
         share = run.requests_per_second / self.ceiling if self.ceiling else 0.0
@@ -129,7 +133,7 @@ class LoadReport:
         return f"the store went away and did not come back within {patience:g} s"
 
     def _figures(self) -> list[Figure]:
-        runs = [run for run in self.runs if run.seconds]
+        runs = [run for run in self.runs if run.seconds and (run.requests or not run.interrupted)]
         if not runs:
             return []
         found = [

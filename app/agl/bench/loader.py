@@ -6,8 +6,10 @@ What it plays and how it counts is told at the top of ``native/load.c``.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -31,6 +33,7 @@ BUSY_SHARE = 0.7
 
 _NATIVE = Path(__file__).with_name("native")
 _COMPILE = ("cc", "-O2", "-o")
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 @dataclass(frozen=True)
@@ -193,7 +196,11 @@ class Loader:
             process.kill()
             process.wait()
         if process.returncode:
-            raise EnvironmentFault(complaint.strip() or "the load generator was killed")
+            scarce = any(os.strerror(number) in complaint for number in _SCARCE)
+            raise EnvironmentFault(
+                complaint.strip() or "the load generator was killed",
+                remedy="fewer --clients, or more open files (ulimit -n)" if scarce else "",
+            )
         return LoadRun.parse(json.loads(said))
 
     def stop(self) -> None:

@@ -115,7 +115,8 @@ def measure(options: PairOptions, interruption: Interruption, say: Callable[[str
         try:
             turns = _round(options, number, interruption, pair.problems)
         except EnvironmentFault as fault:
-            pair.partial = f"round {number + 1} of {options.rounds}: {fault}"
+            failed = f"round {number + 1} of {options.rounds}: {fault}"
+            pair.partial = interruption.reason or failed
             return pair
         if turns is None:
             pair.partial = interruption.reason
@@ -153,7 +154,9 @@ def _round(
     order = (options.a, options.b) if number % 2 == 0 else (options.b, options.a)
     turns: dict[str, Turn] = {}
     for contender in order:
-        with serving(contender, options.ready_path, options.ready_timeout) as server:
+        with serving(
+            contender, options.ready_path, options.ready_timeout, interruption.wished
+        ) as server:
             turn = turns[contender.name] = _turn(options.load, server, interruption)
         if interruption.reason is not None:
             return None

@@ -15,6 +15,7 @@ from agl.cli._bench_options import (
     positive,
     seconds,
 )
+from agl.errors import UsageError
 
 DESCRIPTION = """\
 Load a running store over keep-alive connections: start a rollout, add 4 spans, finish, again and
@@ -56,12 +57,17 @@ def run(options: argparse.Namespace, prog: str) -> int:
         UsageError: an option makes no sense.
         EnvironmentFault: the store does not answer or refuses, or there is no C compiler.
     """
+    import psutil
+
     from agl.bench.interrupts import interruption
     from agl.bench.load import LoadOptions, measure
     from agl.bench.loader import Load
     from agl.bench.target import checked_url, require_access
 
     url = checked_url(options.store_url, "--store-url")
+    for pid in options.server_pid:
+        if not psutil.pid_exists(pid):
+            raise UsageError(f"--server-pid: there is no process {pid} here")
     load = Load(
         connections=options.clients,
         seconds=options.seconds,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -59,7 +60,7 @@ class Window:
         found: dict[Labels, float] = {}
         for series in await self.ask(query, at):
             value = series.values[0]
-            if value is not None:
+            if value is not None and math.isfinite(float(value)):
                 found[tuple(series.labels.get(name, "") for name in by)] = float(value)
         return found
 
