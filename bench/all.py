@@ -18,7 +18,11 @@ from pathlib import Path
 
 from agl.bench.pages.report import report_of
 from agl.bench.results import Result, read_result
+from agl.cli import EXIT_INTERRUPTED, CommandParser
+from agl.cli._bench_options import fraction, not_negative
+from agl.cli._bench_pages import write_page
 from agl.errors import AglError, UsageError
+from bench import entry
 from bench.live import SCRAPE_SECONDS, Live, living
 from bench.servers import ROOT
 
@@ -83,29 +87,45 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}"
     folder: Path = options.output or ROOT / ".cache" / "bench" / name
-    folder.mkdir(parents=True, exist_ok=True)
+    _make(folder)
     session = Session(folder, time.monotonic() + options.minutes * 60)
+    interrupted = False
     try:
         measure(session, options.scale)
     except KeyboardInterrupt:
+        interrupted = True
         session.remarks.append("interrupted: what follows was not measured")
     page = session.path("report", "html")
-    page.write_text(report_of("How the store does", session.results, session.remarks), "utf-8")
+    text = report_of("How the store does", session.results, session.remarks)
+    write_page(str(page), lambda: text)
     for remark in session.remarks:
         print(f"bench: {remark}", file=sys.stderr)
     print(f"{page}: {len(session.results)} measurements; results and outputs are beside it")
+    if interrupted:
+        return EXIT_INTERRUPTED
     bad = [result for result in session.results if not result.ok]
     return 1 if session.remarks or bad or not session.results else 0
 
 
+def _make(folder: Path) -> None:
+    """An empty folder: results of another run would be taken for those of this one."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        filled = any(folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"--output {folder}: {error.strerror}") from None
+    if filled:
+        raise UsageError(f"--output {folder} is not empty: name another folder")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser = CommandParser(prog="scripts/bench", description=__doc__)
     add = parser.add_argument
     add("--output", type=Path, metavar="FOLDER", help="(default: .cache/bench/TIME)")
-    add("--minutes", type=float, default=MINUTES, help="time for all (default: %(default)g)")
+    add("--minutes", type=not_negative, default=MINUTES, help="time for all (default: %(default)g)")
     add(
         "--scale",
-        type=float,
+        type=fraction,
         default=1.0,
         metavar="F",
         help="part of the usual sizes and times, for a trial (default: 1)",
@@ -223,8 +243,4 @@ def _run(words: list[str] | tuple[str, ...], output: object, seconds: float) -> 
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except UsageError as error:
-        print(f"bench: error: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(entry.run("bench", lambda: main(sys.argv[1:])))

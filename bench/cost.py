@@ -7,20 +7,20 @@ same Python and the same packages; what happens inside C functions is not in the
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import os
 import sys
 import time
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from agl.bench.compare import as_result, as_text, compare
 from agl.bench.results import Figure, Result, read_result
+from agl.cli import CommandParser
 from agl.utils.metrics import PrometheusMetricsBackend
 from agl.utils.ownership import share_objects
+from bench import entry
 from bench.growth import NEVER, Call, ClockedStore, Load
 from bench.in_process import InProcessServer
 from bench.servers import ROOT
@@ -62,8 +62,10 @@ class Counter:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="scripts/bench cost", description=__doc__)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there as well")
+    parser = CommandParser(prog="scripts/bench cost", description=__doc__)
+    parser.add_argument(
+        "--json", type=entry.target, metavar="FILE", help="write the result there as well"
+    )
     options = parser.parse_args(arguments)
     if os.environ.get("PYTHONHASHSEED") != "0":
         # Sets of texts have another order in each process otherwise, and loops over them end
@@ -145,4 +147,4 @@ async def _count(calls: list[Call]) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(entry.run("bench cost", lambda: main(sys.argv[1:])))

@@ -7,7 +7,6 @@ they go on counting between scrapes. Both sides then answer the same requests ov
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gzip
 import os
@@ -24,6 +23,9 @@ from pathlib import Path
 from statistics import median
 
 from agl.bench.results import Figure
+from agl.cli import CommandParser
+from agl.cli._bench_options import positive
+from bench import entry
 from bench.documents import document, figure
 from bench.exporter_load import PATHS_PER_FOLDER, Writers
 from bench.servers import ROOT, free_port, resident_mib
@@ -273,13 +275,13 @@ def figures_of(found: Comparison) -> list[Figure]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/bench exporter", description=__doc__)
-    parser.add_argument("--processes", type=int, nargs="+", default=[2, 8, 32, 96])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--paths", type=int, default=PATHS_PER_FOLDER, help="label sets, half")
+    parser = CommandParser(prog="scripts/bench exporter", description=__doc__)
+    parser.add_argument("--processes", type=positive, nargs="+", default=[2, 8, 32, 96])
+    parser.add_argument("--rounds", type=positive, default=5)
+    parser.add_argument("--paths", type=positive, default=PATHS_PER_FOLDER, help="label sets, half")
     parser.add_argument("--deaths", type=int, default=1000, help="0 leaves this part out")
     parser.add_argument("--no-exposition", action="store_true", help="leave this part out")
-    parser.add_argument("--json", type=Path, help="keep all figures in this file")
+    parser.add_argument("--json", type=entry.target, help="keep all figures in this file")
     options = parser.parse_args()
     started = time.time()
     comparisons: list[Comparison] = []
@@ -325,4 +327,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry.run("bench exporter", main))

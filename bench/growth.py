@@ -7,7 +7,6 @@ the thread, so that other work on the machine and a changing clock touch both al
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import json
@@ -16,17 +15,19 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import psutil
 
+from agl.cli import CommandParser
+from agl.cli._bench_options import positive
 from agl.store.memory import InMemoryLightningStore
 from agl.types import EnqueueRolloutRequest, RolloutConfig, Span
 from agl.utils.garbage import spare_old_objects
 from agl.utils.metrics import PrometheusMetricsBackend
 from agl.utils.ownership import share_objects
+from bench import entry
 from bench.documents import document, flat
 from bench.in_process import InProcessServer
 
@@ -331,11 +332,13 @@ def measure(part: str, rollouts: int, spans: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="scripts/bench growth", description=__doc__)
-    parser.add_argument("--rollouts", type=int, default=100_000, help="how full (%(default)s)")
-    parser.add_argument("--spans", type=int, default=4, help="spans a rollout (%(default)s)")
+    parser = CommandParser(prog="scripts/bench growth", description=__doc__)
+    parser.add_argument("--rollouts", type=positive, default=100_000, help="how full (%(default)s)")
+    parser.add_argument("--spans", type=positive, default=4, help="spans a rollout (%(default)s)")
     parser.add_argument("--part", choices=PARTS, help="only this one, as one line of JSON")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there as well")
+    parser.add_argument(
+        "--json", type=entry.target, metavar="FILE", help="write the result there as well"
+    )
     options = parser.parse_args(arguments)
     if options.part is not None:
         print(json.dumps(measure(options.part, options.rollouts, options.spans)))
@@ -358,4 +361,4 @@ def _in_process(part: str, rollouts: int, spans: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry.run("bench growth", main))

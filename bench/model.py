@@ -24,9 +24,12 @@ import bson
 from agl.bench.analysis.text import grid
 from agl.bench.pages.units import spoken
 from agl.bench.results import Figure, Result, read_result
+from agl.cli import CommandParser
+from agl.cli._bench_options import positive
 from agl.errors import UsageError
 from agl.store.collection.mongo.documents import model_fields
 from agl.types import Rollout, Span
+from bench import entry
 from bench.documents import document
 from bench.growth import NEVER, SMALL, ClockedStore, Load
 from bench.growth import measure as measure_growth
@@ -59,12 +62,8 @@ ROUND_TRIPS = {
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     started = time.time()
-    try:
-        costs = changed(Costs(), options.cost)
-        growth, rollouts = growth_of(options)
-    except UsageError as error:
-        print(f"bench model: error: {error}", file=sys.stderr)
-        return 2
+    costs = changed(Costs(), options.cost)
+    growth, rollouts = growth_of(options)
     bytes_of = asyncio.run(sizes_of_requests())
     outcomes = {n: simulate(Site(options.clients, n, n, options.mongo_cores), costs)
                 for n in PROCESSES}  # fmt: skip
@@ -84,12 +83,17 @@ def main(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scripts/bench model", description=__doc__)
+    parser = CommandParser(prog="scripts/bench model", description=__doc__)
     add = parser.add_argument
-    add("--rollouts", type=int, default=20_000, help="how many to measure (default: %(default)s)")
+    add(
+        "--rollouts",
+        type=positive,
+        default=20_000,
+        help="how many to measure (default: %(default)s)",
+    )
     add("--growth", type=Path, metavar="FILE", help="a result of bench growth, instead")
-    add("--clients", type=int, default=CLIENTS, help="runners (default: %(default)s)")
-    add("--mongo-cores", type=int, default=MONGO_CORES, help="(default: %(default)s)")
+    add("--clients", type=positive, default=CLIENTS, help="runners (default: %(default)s)")
+    add("--mongo-cores", type=positive, default=MONGO_CORES, help="(default: %(default)s)")
     add(
         "--cost",
         action="append",
@@ -97,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=SECONDS",
         help=f"one of {', '.join(field.name for field in fields(Costs))}; may be repeated",
     )
-    add("--json", type=Path, metavar="FILE", help="write the result there as well")
+    add("--json", type=entry.target, metavar="FILE", help="write the result there as well")
     return parser
 
 
@@ -273,4 +277,4 @@ def text_of(
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(entry.run("bench model", lambda: main(sys.argv[1:])))

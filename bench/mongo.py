@@ -15,12 +15,13 @@ import sys
 import time
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from agl.bench.results import Result
-from agl.errors import AglError
+from agl.cli import CommandParser
+from agl.cli._bench_options import not_negative, positive, seconds
+from bench import entry
 from bench.documents import document, flat, in_rounds
 from bench.loading import play
 from bench.mongo_growth import growth
@@ -75,16 +76,12 @@ _RATIOS = {
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     started = time.time()
-    try:
-        with any_server(*STAND_IN) as server:
-            report: dict[str, Any] = {"server": describe(server), "cores": os.cpu_count()}
-            if "speed" in options.parts:
-                report |= measure(server, options)
-            if "growth" in options.parts:
-                report["growth"] = growth(server, options.rollouts)
-    except (AglError, RuntimeError, OSError) as error:
-        print(f"bench mongo: error: {error}", file=sys.stderr)
-        return 1
+    with any_server(*STAND_IN) as server:
+        report: dict[str, Any] = {"server": describe(server), "cores": os.cpu_count()}
+        if "speed" in options.parts:
+            report |= measure(server, options)
+        if "growth" in options.parts:
+            report["growth"] = growth(server, options.rollouts)
     print(text_of(report))
     if options.json is not None:
         result_of(report, options, started).write(options.json)
@@ -109,20 +106,22 @@ def _of(name: str, run: Run) -> float | None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="scripts/bench mongo",
         description=__doc__,
         epilog="AGL_TEST_MONGO_URI or AGL_TEST_MONGO_SERVER choose the server.",
     )
     add = parser.add_argument
     add("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what (default: all)")
-    add("--rounds", type=int, default=3, help="how often each variant runs (default: 3)")
-    add("--seconds", type=float, default=6.0, help="measured seconds of a run (default: 6)")
-    add("--warmup", type=float, default=2.0, help="seconds before that (default: 2)")
-    add("--clients", type=int, default=32, help="connections, or inserts at once (default: 32)")
+    add("--rounds", type=positive, default=3, help="how often each variant runs (default: 3)")
+    add("--seconds", type=seconds, default=6.0, help="measured seconds of a run (default: 6)")
+    add("--warmup", type=not_negative, default=2.0, help="seconds before that (default: 2)")
+    add(
+        "--clients", type=positive, default=32, help="connections, or inserts at once (default: 32)"
+    )
     add("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="(default: all)")
-    add("--rollouts", type=int, default=1_000_000, help="a full store (default: %(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write the result there as well")
+    add("--rollouts", type=positive, default=1_000_000, help="a full store (default: %(default)s)")
+    add("--json", type=entry.target, metavar="FILE", help="write the result there as well")
     return parser
 
 
@@ -226,4 +225,4 @@ def text_of(report: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(entry.run("bench mongo", lambda: main(sys.argv[1:])))

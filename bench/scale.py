@@ -8,7 +8,6 @@ takes on disk comes from a block of one node that promtool writes.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import subprocess
@@ -23,6 +22,9 @@ from typing import Any
 
 import psutil
 
+from agl.cli import CommandParser
+from agl.cli._bench_options import positive, seconds
+from bench import entry
 from bench.nodes import ROOT, Host, Nodes, gpu_answers, history, node_answers, series
 from bench.servers import free_port, resident_mib
 
@@ -202,10 +204,12 @@ def computed(nodes: int, runs: dict[int, dict[str, float]]) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="scripts/bench scale", description=__doc__)
-    parser.add_argument("--run", type=int, nargs="+", default=[10, 100], metavar="NODES")
-    parser.add_argument("--seconds", type=float, default=60, help="for each size (%(default)s)")
-    parser.add_argument("--threads", type=int, default=Host.threads, help="of a node (%(default)s)")
+    parser = CommandParser(prog="scripts/bench scale", description=__doc__)
+    parser.add_argument("--run", type=positive, nargs="+", default=[10, 100], metavar="NODES")
+    parser.add_argument("--seconds", type=seconds, default=60, help="for each size (%(default)s)")
+    parser.add_argument(
+        "--threads", type=positive, default=Host.threads, help="of a node (%(default)s)"
+    )
     parser.add_argument("--units", type=int, default=Host.units, help="of systemd (%(default)s)")
     parser.add_argument("--gpus", type=int, default=Host.gpus, help="of a node (%(default)s)")
     options = parser.parse_args(arguments)
@@ -232,4 +236,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry.run("bench scale", main))

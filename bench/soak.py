@@ -25,11 +25,12 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import psutil
 
+from agl.cli import CommandParser
+from agl.cli._bench_options import not_negative
 from agl.errors import NotFoundError
 from agl.store.memory import InMemoryLightningStore
 from agl.store.rest.client import LightningStoreClient
@@ -39,6 +40,7 @@ from agl.types import AttemptedRollout, EnqueueRolloutRequest, OtelResource, Spa
 from agl.utils.garbage import spare_old_objects
 from agl.utils.metrics import PrometheusMetricsBackend
 from agl.utils.server_launcher import PythonServerLauncherArgs
+from bench import entry
 from bench.documents import document, flat
 from bench.servers import ROOT
 
@@ -95,11 +97,7 @@ def main(arguments: Sequence[str]) -> int:
         asyncio.run(serve(options.serve))
         return 0
     seconds, started = options.minutes * 60 / 2, time.time()
-    try:
-        report = {part: asyncio.run(soak(part, seconds)) for part in ("passing", "working")}
-    except (RuntimeError, OSError) as error:
-        print(f"bench soak: error: {error}", file=sys.stderr)
-        return 1
+    report = {part: asyncio.run(soak(part, seconds)) for part in ("passing", "working")}
     print(text_of(report))
     if options.json is not None:
         problems = [] if is_flat(report["passing"]) else ["memory grows though nothing stays"]
@@ -110,15 +108,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="./scripts/bench soak",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--minutes", type=float, default=10.0, help="for both parts together (default: 10)"
+        "--minutes", type=not_negative, default=10.0, help="for both parts together (default: 10)"
     )
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=entry.target, help="also write the figures to this file")
     parser.add_argument("--serve", type=int, metavar="PORT", help=argparse.SUPPRESS)
     return parser
 
@@ -340,4 +338,4 @@ def text_of(report: dict[str, dict[str, float]]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    sys.exit(entry.run("bench soak", lambda: main(sys.argv[1:])))

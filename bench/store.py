@@ -11,13 +11,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from agl.bench.loader import BUSY_SHARE, ROLLOUT
 from agl.bench.results import Result
-from agl.errors import AglError
+from agl.cli import CommandParser
+from agl.cli._bench_options import not_negative, positive, seconds
+from bench import entry
 from bench.documents import document, in_rounds
 from bench.loading import play
 from bench.servers import resident_mib, serving
@@ -29,11 +30,7 @@ Run = dict[str, Any]
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     started = time.time()
-    try:
-        report = measure(options)
-    except (AglError, RuntimeError, OSError) as error:
-        print(f"bench store: error: {error}", file=sys.stderr)
-        return 1
+    report = measure(options)
     print(text_of(report))
     if options.json is not None:
         result_of(report, started).write(options.json)
@@ -47,12 +44,12 @@ def result_of(report: dict[str, Any], started: float) -> Result:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scripts/bench store", description=__doc__)
+    parser = CommandParser(prog="scripts/bench store", description=__doc__)
     add = parser.add_argument
-    add("--rounds", type=int, default=5, help="how often each variant runs (default: 5)")
-    add("--seconds", type=float, default=8.0, help="measured seconds of a run (default: 8)")
-    add("--warmup", type=float, default=2.0, help="seconds before that (default: 2)")
-    add("--clients", type=int, default=32, help="keep-alive connections (default: 32)")
+    add("--rounds", type=positive, default=5, help="how often each variant runs (default: 5)")
+    add("--seconds", type=seconds, default=8.0, help="measured seconds of a run (default: 8)")
+    add("--warmup", type=not_negative, default=2.0, help="seconds before that (default: 2)")
+    add("--clients", type=positive, default=32, help="keep-alive connections (default: 32)")
     add(
         "--only",
         nargs="+",
@@ -60,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         default=list(VARIANTS),
         help="variants (default: all)",
     )
-    add("--json", type=Path, metavar="FILE", help="write the result there as well")
+    add("--json", type=entry.target, metavar="FILE", help="write the result there as well")
     return parser
 
 
@@ -180,4 +177,4 @@ def text_of(report: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(entry.run("bench store", lambda: main(sys.argv[1:])))

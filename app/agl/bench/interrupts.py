@@ -66,6 +66,24 @@ class Interruption:
 
 
 @contextlib.contextmanager
+def sigterm_as_ctrl_c() -> Generator[None]:
+    """Let SIGTERM raise KeyboardInterrupt while inside, so that what was started is ended.
+
+    Once: ``timeout`` sends it to the process and its group, and the second would disturb the end.
+    """
+
+    def take(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, take)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
 def interruption() -> Generator[Interruption]:
     """Take SIGINT and SIGTERM as a wish to end early while inside; in the main thread only."""
     found = Interruption()

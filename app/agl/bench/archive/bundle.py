@@ -9,6 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
 from agl.bench.archive.snapshot import OVERLAY, build_info
+from agl.bench.interrupts import sigterm_as_ctrl_c
 from agl.errors import EnvironmentFault
 from agl.ops.choices import remember
 from agl.ops.compose import Compose, last_line
@@ -45,7 +46,7 @@ def admin_api(layout: Layout, url: str) -> Generator[None]:
     build_info(url)
     containers = Engine.connect(layout).containers()
     with_it, without = (_compose(layout, containers, files) for files in ((OVERLAY,), ()))
-    with _ended_by_sigterm():
+    with sigterm_as_ctrl_c():
         try:
             _run(with_it, *_START, "--no-deps", SERVICE)
             _wait_ready(url)
@@ -73,16 +74,6 @@ def _run(compose: Compose, *arguments: str) -> None:
             time.sleep(_POLL_SECONDS)
         if code:
             raise EnvironmentFault(f"docker compose {arguments[0]}: {last_line(running.output())}")
-
-
-@contextmanager
-def _ended_by_sigterm() -> Generator[None]:
-    """SIGTERM as Ctrl-C: what has to be done at the end is done."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
