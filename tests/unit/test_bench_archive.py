@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from agl.bench.archive import snapshot
 from agl.bench.archive.manifest import Manifest, Run, is_member, member_of
 from agl.bench.archive.read import unpack
 from agl.bench.archive.view import MARK, at_its_time, marks, prepare
@@ -143,6 +146,66 @@ def test_a_link_in_the_place_of_a_file_is_refused(
     path = with_members(tmp_path / "a.tar.gz", manifest_of(stage), (link, b""))
     with pytest.raises(EnvironmentFault, match="no plain file"):
         unpack(path, target)
+
+
+def test_an_archive_that_unfolds_without_end_is_refused(
+    archive: Path, stage: Path, tmp_path: Path, target: Path
+) -> None:
+    archive.write_bytes(archive.read_bytes() + gzip.compress(bytes(3 << 20)))
+    with pytest.raises(EnvironmentFault, match="more follows behind its last file"):
+        unpack(archive, target)
+    for kind in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME):
+        long = tarfile.TarInfo("x")
+        long.type = kind
+        path = with_members(tmp_path / "a.tar.gz", manifest_of(stage), (long, bytes(1 << 17)))
+        shutil.rmtree(target)
+        target.mkdir()
+        with pytest.raises(EnvironmentFault, match="an extended header of 131072 bytes"):
+            unpack(path, target)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"format": "agl-bench-archive/2"}, "is of the format 'agl-bench-archive/2', which this"),
+        ({"start": 1e18}, "start: Input should be less"),
+        ({"runs": [{**RUNS[0].model_dump(), "ended": 1e10}]}, "more than 366 days later"),
+        ({"runs": [{**RUNS[0].model_dump(), "ended": 99.0}]}, "ended before it started"),
+    ],
+)
+def test_a_manifest_that_cannot_be_is_refused(
+    changed: dict[str, object], words: str, stage: Path, tmp_path: Path, target: Path
+) -> None:
+    told = {**json.loads(manifest_of(stage).model_dump_json()), **changed}
+    path, text = tmp_path / "a.tar.gz", json.dumps(told).encode()
+    with tarfile.open(path, "w:gz") as made:
+        header = tarfile.TarInfo("manifest.json")
+        header.size = len(text)
+        made.addfile(header, io.BytesIO(text))
+    with pytest.raises(EnvironmentFault, match=words):
+        unpack(path, target)
+
+
+def test_a_dashboard_that_is_none_is_named(archive: Path, target: Path) -> None:
+    manifest = unpack(archive, target)
+    (target / "dashboards" / "agl-overview.json").write_bytes(b"{")
+    with pytest.raises(EnvironmentFault, match=r"agl-overview\.json .* is no dashboard"):
+        prepare(target, manifest, target)
+
+
+@pytest.mark.parametrize("data", [{}, {"name": ".."}, {"name": "../../wal"}, {"name": "a/b"}])
+def test_a_snapshot_without_a_name_touches_no_folder(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wal").mkdir()
+    told = {"status": "success", "data": data}
+    monkeypatch.setattr(snapshot, "_ask", lambda *_: told)
+    with (
+        pytest.raises(EnvironmentFault, match="which is no name"),
+        snapshot.taken("http://127.0.0.1:9", snapshot.Folder(tmp_path), tmp_path / "x"),
+    ):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["wal"]
 
 
 def test_what_is_no_archive_is_said_to_be_none(tmp_path: Path, target: Path) -> None:

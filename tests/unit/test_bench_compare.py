@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agl.bench.compare import compare
+from agl.bench.compare import as_result, compare
 from agl.bench.results import Better, Figure, Machine, Result
 from agl.cli import main
 from agl.errors import UsageError
@@ -68,6 +68,8 @@ def test_ratios_are_of_medians_and_their_ends_of_any_two_samples() -> None:
         ("higher", (100, 60), (80, 55), False),  # scatter
         ("higher", (100,), (80,), True),  # counted once, and compared as it is
         ("neither", (100, 101), (10, 11), False),
+        ("lower", (0, 0), (5, 6), True),  # there is no ratio to nothing
+        ("higher", (0, 0), (5, 6), False),
     ],
 )
 def test_the_gate_closes_on_a_regression_alone(
@@ -75,6 +77,33 @@ def test_the_gate_closes_on_a_regression_alone(
 ) -> None:
     found = compare(result(figure("rate", better, *a)), result(figure("rate", better, *b)))
     assert bool(found.regressions(0.9)) is fails
+
+
+def test_the_gate_closes_on_what_cannot_be_held_against_a() -> None:
+    rate = figure("rate", "higher", 1, 2)
+    a = result(rate, figure("gone", "higher", 1), figure("share", "neither", 1))
+    other = rate.model_copy(update={"unit": "s"})
+    assert compare(a, result(rate, *a.figures[1:])).failings(0.9) == []
+    assert compare(a, result(rate)).failings(0.9) == [
+        "gone of A has nothing in B to be held against it"
+    ]
+    found = compare(a, result(other, *a.figures[1:], partial="away", problems=("3 failed",)))
+    assert found.failings(0.9) == [
+        "rate of A has nothing in B to be held against it",
+        "B is partial: away",
+        "B has a problem: 3 failed",
+    ]
+    assert (
+        "rate is not compared: it is in 1/s (higher) in A and in s (higher) in B" in found.remarks
+    )
+
+
+def test_ratios_beyond_all_numbers_are_none() -> None:
+    found = compare(
+        result(figure("rate", "higher", 1e-300)), result(figure("rate", "higher", 1e300))
+    )
+    assert found.rows[0].ratio is None
+    assert as_result(found, 0.9).figures == ()
 
 
 def test_what_else_differs_is_said() -> None:

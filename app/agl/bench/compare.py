@@ -39,11 +39,9 @@ class Row:
 
     def regressed(self, gate: float) -> bool:
         """Whether B is worse than the ``gate`` allows, and not just by scatter."""
-        return (
-            self.goodness is not None
-            and self.goodness < gate
-            and self.verdict in ("worse", "unknown")
-        )
+        if self.goodness is None:  # it was nothing
+            return self.verdict == "worse"
+        return self.goodness < gate and self.verdict in ("worse", "unknown")
 
 
 @dataclass(frozen=True)

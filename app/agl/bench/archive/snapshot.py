@@ -160,7 +160,7 @@ def _take(prometheus: str) -> str:
                 " Prometheus with --web.enable-admin-api on loopback",
             )
         raise EnvironmentFault(f"Prometheus made no snapshot: {error}")
-    name = str(mapping(told.get("data")).get("name"))
+    name = str(mapping(told.get("data")).get("name", ""))
     if not _SNAPSHOT.fullmatch(name):
         raise EnvironmentFault(f"Prometheus calls its snapshot {name[:80]!r}, which is no name")
     return name
