@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import aiohttp
+from pydantic import ValidationError
 
-from agl.bench.target import DeadlinePassedError, Persistence, redacted, refusal
+from agl.bench.target import DeadlinePassedError, Persistence, no_store, redacted, refusal
 from agl.errors import EnvironmentFault, StoreError
 from agl.store.client_server import LightningStoreClient
 from agl.types import Worker
@@ -67,6 +68,8 @@ async def require_idle(client: LightningStoreClient, url: str, beside: Collectio
         )
     except (StoreError, aiohttp.ClientError, TimeoutError) as error:
         raise refusal(url, error) from error
+    except ValidationError:
+        raise no_store(url) from None
     if all(agent_of(rollout.metadata) in beside for rollout in waiting):
         return
     raise EnvironmentFault(

@@ -59,13 +59,17 @@ async def store_instance(url: str) -> str:
     """
     try:
         body = await _get(url + HEALTH_PATH)
-    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+    except ValueError:
+        body = None
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        if _is_refused(error):
+            raise refusal(url, error) from error
         raise EnvironmentFault(
             f"no store answers at {redacted(url)}: {_reason(error)}",
             remedy=_remedy(error),
         ) from error
     if not isinstance(body, dict):
-        raise EnvironmentFault(f"what answers at {redacted(url)} is not a store")
+        raise no_store(url)
     return str(cast("dict[str, object]", body).get("instance_id", ""))
 
 
@@ -82,12 +86,23 @@ async def require_access(url: str) -> None:
         raise refusal(url, error) from error
 
 
+def no_store(url: str) -> EnvironmentFault:
+    """Return what to say when the answers at ``url`` are not those of a store."""
+    return EnvironmentFault(
+        f"what answers at {redacted(url)} is not a store", remedy="correct --store-url"
+    )
+
+
+def _is_refused(error: Exception) -> bool:
+    return isinstance(error, aiohttp.ClientResponseError) and error.status in (401, 403)
+
+
 def refusal(url: str, error: Exception) -> EnvironmentFault:
     """Return what to say when a store that is healthy answers a question with ``error``."""
     where = redacted(url)
-    if isinstance(error, aiohttp.ClientResponseError) and error.status in (401, 403):
+    if _is_refused(error):
         return EnvironmentFault(
-            f"the store at {where} refuses the client: HTTP {error.status}",
+            f"the store at {where} refuses the client: {_reason(error)}",
             remedy="put its API token into --store-url: http://agl:TOKEN@host:port",
         )
     return EnvironmentFault(f"the store at {where} does not answer a query: {_reason(error)}")
