@@ -36,6 +36,25 @@ def ask(url: str, query: str) -> list[tuple[dict[str, str], str]]:
     return [(one["metric"], one["value"][1]) for one in answer["data"]["result"]]
 
 
+def test_the_overlay_starts_nothing_of_a_bundle_that_does_not_run(
+    stack: Stack, tmp_path: Path
+) -> None:
+    project, output = f"{stack.project}-none", tmp_path / "run.tar.gz"
+    options = ("--prometheus", stack.prometheus_url, "--overlay", "--output", str(output))
+    done = subprocess.run(
+        [stack.root / ".venv" / "bin" / "agl-stack", "bench", "archive", *options],
+        env={**stack.environ, "COMPOSE_PROJECT_NAME": project},
+        cwd=stack.root,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 1
+    assert f"no Prometheus runs in the bundle '{project}'" in done.stderr
+    assert leftovers(project) == {"containers": [], "volumes": [], "networks": []}
+    assert not output.exists()
+
+
 def test_the_archive_of_a_run_opens_in_the_viewer(stack: Stack, tmp_path: Path) -> None:
     run, archive = tmp_path / "run.json", tmp_path / "run.tar.gz"
     sizes = ("--rollouts", "10", "--batch-size", "10", "--runners", "1", "--seed", "9")
