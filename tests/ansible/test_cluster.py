@@ -62,7 +62,8 @@ def test_one_run_makes_bare_hosts_a_cluster(hosts: Cluster) -> None:
 
 
 def test_the_run_after_changes_nothing(hosts: Cluster) -> None:
-    """Nor does it touch GPU work that runs, or what the user has added to daemon.json."""
+    """Nor does it touch GPU work that runs, or what the user has added to daemon.json; a switch
+    that is given as text is read."""
     content = json.loads(hosts.on("gpu1", "cat /etc/docker/daemon.json"))
     assert content["runtimes"]["nvidia"]["path"] == "nvidia-container-runtime"
     content["max-concurrent-downloads"] = 7
@@ -70,7 +71,7 @@ def test_the_run_after_changes_nothing(hosts: Cluster) -> None:
     hosts.on("gpu1", "echo '4242, python train.py' >/opt/lab/apps")
     before = states(hosts, "gpu1", "cpu1")
     for arguments in ((), ("--check", "--diff")):
-        run = hosts.run("apply", *TOGETHER, *arguments)
+        run = hosts.run("apply", *TOGETHER, "-e", "firewall_enabled=false", *arguments)
         assert (run.code, run.changed) == (0, []), run.said
     assert "1 use GPUs" in run.of("gpu1", "ok")["gpu work"]
     assert states(hosts, "gpu1", "cpu1") == before
@@ -113,13 +114,10 @@ def test_verify_names_what_is_not_well(hosts: Cluster) -> None:
 
 
 FAULTS = {
-    "cpu1": (
-        "systemctl stop prometheus-node-exporter;"
-        " systemd-run -q --unit squatter python3 -m http.server 9100;"
-        " sed -i 's/^ID=.*/ID=plan9/' /etc/os-release",
-        "systemctl stop squatter; systemctl start prometheus-node-exporter;"
-        " sed -i 's/^ID=.*/ID=debian/' /etc/os-release",
-        {"port", "system"},
+    "control1": (
+        "sed -i 's/^ID=.*/ID=plan9/' /etc/os-release",
+        "sed -i 's/^ID=.*/ID=debian/' /etc/os-release",
+        {"system"},
     ),
     "gpu1": (
         # GPU work runs since the test of the second run; an earlier run was cut off.
@@ -129,7 +127,13 @@ FAULTS = {
         " sed -i '$d' /etc/docker/daemon.json; rm /opt/lab/apps",
         {"packages", "daemon.json", "gpu work"},
     ),
-    "gpu2": ("mv /opt/lab/pci /opt/lab/pulled", "mv /opt/lab/pulled /opt/lab/pci", {"gpus"}),
+    "gpu2": (
+        "mv /opt/lab/pci /opt/lab/pulled; systemctl stop prometheus-node-exporter;"
+        " systemd-run -q --unit squatter python3 -m http.server 9100",
+        "mv /opt/lab/pulled /opt/lab/pci; systemctl stop squatter;"
+        " systemctl start prometheus-node-exporter",
+        {"gpus", "port"},
+    ),
 }
 
 
@@ -138,14 +142,14 @@ def test_sick_hosts_are_left_out_before_any_change(hosts: Cluster) -> None:
     hosts.inventory(nvidia_driver_version=NEW)
     for host, (break_it, _, _) in FAULTS.items():
         hosts.on(host, break_it)
-    wait_for("the port is taken", lambda: "9100" in hosts.on("cpu1", "ss -Hltn"))
+    wait_for("the port is taken", lambda: "9100" in hosts.on("gpu2", "ss -Hltn"))
     before = states(hosts, *FAULTS)
     run = hosts.run("apply")
     assert states(hosts, *FAULTS) == before
     for host, (_, mend_it, checks) in FAULTS.items():
         hosts.on(host, mend_it)
         assert set(run.of(host)) == checks, run.said
-    assert (run.code, run.of("control1"), run.changed) == (1, {}, [])
+    assert (run.code, run.of("cpu1"), run.changed) == (1, {}, [])
     assert run.fixes and all(run.fixes), run.said
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,19 @@ def test_readme_names_no_argument_that_is_not_there(role: str) -> None:
     readme = (ANSIBLE / "roles" / role / "README.md").read_text()
     rows = {line.split("`")[1] for line in readme.splitlines() if line.startswith("| `")}
     assert rows == set(options_of(role))
+
+
+def test_a_switch_may_be_given_as_text() -> None:
+    """As ``-e firewall_enabled=false`` and INI inventories do: unread, "false" would be true."""
+    switches = [
+        n for role in ROLES for n, spec in options_of(role).items() if spec["type"] == "bool"
+    ]
+    used = re.compile(rf"(?<![\w.-])({'|'.join(switches)})\b(?! *:)(.{{0,60}})")
+    read = re.compile(r" \| (default\(.*\) \| )?bool\b")
+    files = [*ANSIBLE.glob("*.yml"), *ANSIBLE.glob("roles/*/[tht]*/*.*")]
+    uses = [(path, *use.groups()) for path in files for use in used.finditer(path.read_text())]
+    assert {switch for _, switch, _ in uses} == set(switches)
+    assert not [use for use in uses if not read.match(use[2])]
 
 
 def test_the_example_sets_what_there_is() -> None:
