@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -30,3 +33,22 @@ def ansible_bin() -> Path:
             subprocess.run([*install, "install", "--require-hashes", "-r", lock], check=True)
             stamp.write_text(wanted)
     return venv / "bin"
+
+
+@pytest.fixture(scope="session")
+def ansible_module(ansible_bin: Path) -> Iterator[Callable[[str], ModuleType]]:
+    """Imports a module of ansible/library by its name, as Ansible's own environment does."""
+    packages = ansible_bin.parent / "lib" / "python{}.{}".format(*sys.version_info)
+    sys.path.append(str(packages / "site-packages"))
+
+    def load(name: str) -> ModuleType:
+        path = ROOT / "ansible" / "library" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    yield load
+    sys.path.remove(str(packages / "site-packages"))

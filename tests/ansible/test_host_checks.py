@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import json
 import os
 import socket
 import struct
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-LIBRARY = Path(__file__).resolve().parents[2] / "ansible" / "library"
 FS_IOC_SETFLAGS = 0x40086602
 
 
 @pytest.fixture(scope="module")
-def checks(ansible_bin: Path) -> Iterator[ModuleType]:
-    """The module as Ansible's own environment imports it."""
-    packages = ansible_bin.parent / "lib" / "python{}.{}".format(*sys.version_info)
-    sys.path.append(str(packages / "site-packages"))
-    spec = importlib.util.spec_from_file_location("host_checks", LIBRARY / "host_checks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(str(packages / "site-packages"))
+def checks(ansible_module: Callable[[str], ModuleType]) -> ModuleType:
+    return ansible_module("host_checks")
 
 
 @pytest.fixture

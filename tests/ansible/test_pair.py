@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -116,7 +117,11 @@ def until(what: str, condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_an_alert_that_fires_in_both_is_paged_once(rendered: Rendered, tmp_path: Path) -> None:
+def test_an_alert_that_fires_in_both_is_paged_once(
+    rendered: Rendered, tmp_path: Path, ansible_module: Callable[[str], ModuleType]
+) -> None:
+    """``verify`` counts the members before the alert comes."""
+    checks = ansible_module("cluster_checks")
     with ExitStack() as stack:
         url, came = stack.enter_context(pages())
         (tmp_path / "deadman-url").write_text(url)
@@ -132,6 +137,12 @@ def test_an_alert_that_fires_in_both_is_paged_once(rendered: Rendered, tmp_path:
         for member in members:
             status = f"{member}/api/v2/status"
             until("cluster", lambda at=status: len(asked(at)["cluster"]["peers"]) == len(PAIR))
+            checks.ALERTMANAGER = member
+            for wanted, verdict in (2, "ok"), (3, "fail"):
+                (found,) = checks.cluster_of_alertmanagers(wanted, 0)
+                assert found["status"] == verdict
+                assert found["found"] == f"2 of {wanted} see each other"
+                assert bool(found["fix"]) == (verdict == "fail")
         for host in PAIR:
             command, address = prometheus(rendered, host)
             log = tmp_path / f"{host}-prometheus.log"
