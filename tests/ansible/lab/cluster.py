@@ -210,6 +210,7 @@ class Cluster:
             timeout=1800,
             env={**os.environ, "ANSIBLE_LOG_PATH": str(log)},  # every task with its time
         )
+        log.with_suffix(".json").write_text(done.stdout)
         said = done.stdout + done.stderr
         report = json.loads(done.stdout) if done.stdout.startswith("{") else {}
         return Run(done.returncode, report, said)
