@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from bundle import clone_to
 
 ROOT = Path(__file__).resolve().parents[3]
 LAB = ROOT / "tests" / "ansible" / "lab"
@@ -195,8 +196,8 @@ class Cluster:
         path.write_text(yaml.safe_dump({"all": {"vars": shared, "children": groups}}))
 
     def run(self, command: str, *arguments: str) -> Run:
-        """scripts/cluster COMMAND, with its report."""
-        call = [str(ROOT / "scripts" / "cluster"), command, "--json"]
+        """scripts/cluster COMMAND, with its report, of a clone that nobody writes into."""
+        call = [str(self.folder / "clone" / "scripts" / "cluster"), command, "--json"]
         call += ["-i", str(self.folder / "hosts.yml")]
         if command in {"apply", "upgrade"}:
             call += ["--images", str(self.folder / "images.tar")]
@@ -208,7 +209,11 @@ class Cluster:
             text=True,
             check=False,
             timeout=1800,
-            env={**os.environ, "ANSIBLE_LOG_PATH": str(log)},  # every task with its time
+            env={
+                **os.environ,
+                "AGL_CLUSTER_VENV": str(ROOT / ".cache" / "cluster-venv"),
+                "ANSIBLE_LOG_PATH": str(log),  # every task with its time
+            },
         )
         log.with_suffix(".json").write_text(done.stdout)
         said = done.stdout + done.stderr
@@ -246,7 +251,8 @@ def archive_images(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def prepare(folder: Path) -> None:
-    """The hosts' image, packages, key: everything else that is not a host."""
+    """The clone, the hosts' image, packages, key: everything else that is not a host."""
+    clone_to(folder / "clone")
     docker("build", "-q", "-t", HOST_IMAGE, str(LAB))
     docker("build", "-q", "-t", DCGM_IMAGE, str(LAB / "dcgm"))
     docker("save", DCGM_IMAGE, "-o", str(folder / "dcgm.tar"))
