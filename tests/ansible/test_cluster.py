@@ -164,9 +164,8 @@ def test_what_a_look_finds(hosts: Cluster) -> None:
     clock = "import time; real = time.time; time.time = lambda: real() + 3600"
     hosts.on("control1", f"echo '{clock}' >/etc/python{HOST_PYTHON}/sitecustomize.py")
     disk = {"/var/lib": 10**6}
-    hosts.inventory(
-        {"gpu2": {"preflight_facts_seconds": 1}}, agl_nofile=10**9, preflight_disk_gb=disk
-    )
+    own = {"gpu2": {"preflight_facts_seconds": 1}, "cpu1": {"ansible_timeout": 5}}
+    hosts.inventory(own, agl_nofile=10**9, preflight_disk_gb=disk)
     run = hosts.run("doctor", "-e", "ansible_become_password=wrong")
     hosts.on("control1", f"rm /etc/python{HOST_PYTHON}/sitecustomize.py")
     hosts.on("gpu1", "echo 'ops ALL=(ALL) NOPASSWD:ALL' >/etc/sudoers.d/ops")
