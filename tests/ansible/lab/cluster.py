@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from bundle import clone_to
+from bundle import clone_to, lend_environment
 
 ROOT = Path(__file__).resolve().parents[3]
 LAB = ROOT / "tests" / "ansible" / "lab"
@@ -242,8 +242,11 @@ def certificate(folder: Path, addresses: Sequence[str]) -> None:
 
 
 def archive_images(folder: Path) -> subprocess.Popen[bytes]:
-    """Begins to write the archive of the bundle's images, which takes a while."""
-    save = [ROOT / ".venv" / "bin" / "agl-stack", "stack", "images", "save"]
+    """Begins to write the archive of the bundle's images, which takes a while.
+
+    The clone remembers which they are, and not the tree whose other tests run beside this.
+    """
+    save = [folder / "clone" / ".venv" / "bin" / "agl-stack", "stack", "images", "save"]
     environment = {**os.environ, "MONGO_IMAGE": "agl-stack/lab-mongod:lab"}
     command = [*save, folder / "images.tar", "--mode", "mongo", "--python", HOST_PYTHON]
     with (folder / "images.log").open("wb") as log:
@@ -251,8 +254,7 @@ def archive_images(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def prepare(folder: Path) -> None:
-    """The clone, the hosts' image, packages, key: everything else that is not a host."""
-    clone_to(folder / "clone")
+    """The hosts' image, packages, key: everything else that is not a host."""
     docker("build", "-q", "-t", HOST_IMAGE, str(LAB))
     docker("build", "-q", "-t", DCGM_IMAGE, str(LAB / "dcgm"))
     docker("save", DCGM_IMAGE, "-o", str(folder / "dcgm.tar"))
@@ -279,6 +281,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     hosts = [host for members in GROUPS.values() for host in members]
     name = f"agl-cluster-{os.getpid()}"
     made = Cluster(folder, name, make_network(name))
+    lend_environment(clone_to(folder / "clone"))
     archive = archive_images(folder)
     try:
         prepare(folder)
