@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import calendar
 import json
 import re
 import subprocess
@@ -157,8 +158,15 @@ def gpus(promised: int) -> list[dict[str, str]]:
     return checks
 
 
+def scraped_since(target: dict, began: float) -> bool:
+    """Whether Prometheus has looked at a target since ``began`` (seconds since the epoch)."""
+    at = time.strptime(target["lastScrape"][:19], "%Y-%m-%dT%H:%M:%S")
+    return calendar.timegm(at) >= int(began)
+
+
 def targets(wanted: list[str], wait_seconds: int) -> list[dict[str, str]]:
-    end = time.monotonic() + wait_seconds
+    """Each has to be up as of now: what an earlier scrape found may be over."""
+    began, end = time.time(), time.monotonic() + wait_seconds
     while True:
         try:
             answer = ask(f"{PROMETHEUS}/api/v1/targets?state=active")
@@ -166,7 +174,11 @@ def targets(wanted: list[str], wait_seconds: int) -> list[dict[str, str]]:
             answer, said = None, str(error)
         if answer:
             active = {t["labels"].get("instance", ""): t for t in answer["data"]["activeTargets"]}
-            down = {name: t for name, t in active.items() if t["health"] != "up"}
+            down = {
+                name: t
+                for name, t in active.items()
+                if t["health"] != "up" or not scraped_since(t, began)
+            }
             missing = [name for name in wanted if name not in active]
             if not down and not missing:
                 return [check("targets", OK, f"{len(active)} up")]
@@ -177,7 +189,7 @@ def targets(wanted: list[str], wait_seconds: int) -> list[dict[str, str]]:
         return [check("targets", FAIL, f"Prometheus: {said}", "scripts/status on the control node")]
     found = []
     for name, target in sorted(down.items()):
-        why = target.get("lastError") or "not scraped yet"
+        why = target.get("lastError") or "not scraped since this began"
         found.append(check("targets", FAIL, f"{name}: {why}", f"curl -s {target['scrapeUrl']}"))
     fix = "scripts/cluster apply (it writes the targets)"
     found += [check("targets", FAIL, f"{name}: not known", fix) for name in missing]
