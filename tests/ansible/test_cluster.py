@@ -105,7 +105,7 @@ def test_exporters_ask_for_a_password_over_tls(hosts: Cluster) -> None:
 def test_verify_names_what_is_not_well(hosts: Cluster) -> None:
     hosts.on("cpu1", "systemctl stop prometheus-node-exporter")
     hosts.on("gpu2", "touch /opt/lab/pci/0000:02/broken; systemctl restart dcgm-exporter")
-    run = hosts.run("verify", "-e", "agl_verify_seconds=40")
+    run = hosts.run("verify", "-e", "agl_verify_seconds=25")
     hosts.on("gpu2", "rm /opt/lab/pci/0000:02/broken; systemctl restart dcgm-exporter")
     hosts.on("cpu1", "systemctl start prometheus-node-exporter")
     assert run.code == 1
