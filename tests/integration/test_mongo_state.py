@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 from mongo import MongoServer, mongo_database, mongo_server  # noqa: F401 - fixtures
 from mongo_support import Commands, make_span
+from pymongo import AsyncMongoClient
 from state_recount import REWARD, recount
 
-from agl.store.collection.mongo.totals import COUNTERS
-from agl.store.mongo import MongoLightningStore
+from agl.config import MongoSettings
+from agl.store.collection.mongo.indexes import INDEXES, LEGACY, missing_indexes
+from agl.store.collection.mongo.totals import COUNTERS, Reconciler
+from agl.store.mongo import RECONCILE_SECONDS, MongoLightningStore
+from agl.store.mongo_admin import start
+from agl.store.mongo_admin.servers import StoreServer
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig, RolloutMode
 
 PARTITION = "pt-state"
@@ -221,3 +226,48 @@ async def test_data_of_earlier_versions_is_counted_once_and_lacks_nothing(
 def _nothing_lacks(expected: dict[str, Any]) -> dict[str, Any]:
     names = ("finished_without_spans", "finished_without_reward")
     return {name: expected[name] for name in names}
+
+
+async def test_of_all_processes_one_looks_after_the_totals_in_an_hour(
+    stores: tuple[MongoLightningStore, MongoLightningStore],
+    mongo_server: MongoServer,  # noqa: F811
+    mongo_database: str,  # noqa: F811
+) -> None:
+    await stores[0].start_rollout(1)
+    counters = stores[1].collections.pool.database(mongo_database)[COUNTERS]
+
+    async def look(store: MongoLightningStore) -> int:
+        """The attempts that are counted afterwards; there are 5 too many before."""
+        await counters.update_one({"_id": f"{PARTITION}/base"}, {"$inc": {"numbers.attempts": 5}})
+        store._next_reconcile = 0.0
+        store._reconcile_now_and_then()
+        await store.collections.lane_now().close()  # waits for what runs beside calls
+        return (await store.statistics())["total_attempts"]
+
+    assert await look(stores[0]) == 1
+    assert await look(stores[1]) == 6
+    long_ago = {"$inc": {"reconciled": -RECONCILE_SECONDS}}
+    await counters.update_one({"_id": f"{PARTITION}/base"}, long_ago)
+    assert await look(stores[1]) == 1
+    await counters.update_one({"_id": f"{PARTITION}/base"}, long_ago)
+    reconcilers = [Reconciler(counters.database, PARTITION) for _ in range(5)]
+    turns = await asyncio.gather(*(one.take_turn(RECONCILE_SECONDS) for one in reconcilers))
+    assert sum(turns) == 1
+
+
+async def test_indexes_and_totals_are_there_before_a_store_serves(
+    mongo_server: MongoServer,  # noqa: F811
+    mongo_database: str,  # noqa: F811
+) -> None:
+    settings = MongoSettings(mongo_server.uri, database=mongo_database, partition_id=PARTITION)
+    async with AsyncMongoClient[dict[str, Any]](mongo_server.uri) as client:
+        database = client[mongo_database]
+        left_by_0_3 = {"partition_id": PARTITION, "rollout_id": "ro-1", "status": "queuing"}
+        await database["rollouts"].insert_one({**left_by_0_3, "mode": "train"})
+        await start.prepare(settings, StoreServer(PARTITION, 4747), exclusive=True)
+        for name in ("rollouts", "spans", "workers", "span_sequence_ids"):
+            assert await missing_indexes(database[name], INDEXES[name]) == []
+        assert set(await database.list_collection_names()).isdisjoint(LEGACY)
+        base = await database[COUNTERS].find_one({"_id": f"{PARTITION}/base"})
+        assert base is not None
+        assert base["numbers"] == {"rollouts:queuing:train": 1}

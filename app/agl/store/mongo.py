@@ -456,7 +456,12 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
         if time.monotonic() < self._next_reconcile:
             return
         self._next_reconcile = time.monotonic() + RECONCILE_SECONDS
-        self.collections.lane_now().run_beside(self.reconcile())
+        self.collections.lane_now().run_beside(self._reconcile_in_turn())
+
+    async def _reconcile_in_turn(self) -> None:
+        lane = await self.collections.lane()
+        if await Reconciler(lane.database, self.partition_id).take_turn(RECONCILE_SECONDS):
+            await self.reconcile()
 
     async def reconcile(self) -> Mapping[str, int]:
         """Compare the totals with what is there and correct them; returns what was added.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from agl.config import MongoSettings
 from agl.errors import EnvironmentFault
-from agl.store.mongo_admin.connect import connected, place
+from agl.store.collection.mongo.indexes import INDEXES, LEGACY, ensure_collection
+from agl.store.collection.mongo.totals import Reconciler
+from agl.store.mongo_admin.connect import Database, connected, place
 from agl.store.mongo_admin.diagnosis import (
     BEST_SERVER,
     BEST_WIRE_VERSION,
@@ -18,6 +21,9 @@ from agl.store.mongo_admin.partitions import instance_of, known_instance, unfini
 from agl.store.mongo_admin.servers import StoreServer, live_servers
 
 logger = logging.getLogger("agl.cli.store")
+
+_LONG_SECONDS = 3.0
+"""After so long without a sign one is told what goes on."""
 
 
 async def prepare(mongo: MongoSettings, server: StoreServer, *, exclusive: bool) -> str:
@@ -44,6 +50,7 @@ async def prepare(mongo: MongoSettings, server: StoreServer, *, exclusive: bool)
             _others_use_it(mongo.partition_id, others, exclusive=exclusive)
         instance_id = await instance_of(database, mongo.partition_id)
         unfinished = await unfinished_rollouts(database, mongo.partition_id)
+        await _build(database, mongo.partition_id)
     logger.info(
         "Partition %r of database %r holds %d unfinished rollouts.",
         mongo.partition_id,
@@ -51,6 +58,25 @@ async def prepare(mongo: MongoSettings, server: StoreServer, *, exclusive: bool)
         unfinished,
     )
     return instance_id
+
+
+async def _build(database: Database, partition_id: str) -> None:
+    """Indexes and totals of what is there already: with millions of rollouts it takes a while, so
+    it is done before there is anybody to wait, once instead of in every server process.
+    """
+    sign = asyncio.get_running_loop().call_later(
+        _LONG_SECONDS,
+        logger.info,
+        "Building what is missing of the indexes and counting what partition %r holds, once; this "
+        "takes about a minute for some millions of rollouts.",
+        partition_id,
+    )
+    wanted = {name: indexes for name, indexes in INDEXES.items() if name not in LEGACY}
+    try:
+        await asyncio.gather(*(ensure_collection(database, *one) for one in wanted.items()))
+        await Reconciler(database, partition_id).prepare()
+    finally:
+        sign.cancel()
 
 
 async def instance_at(mongo: MongoSettings) -> str | None:

@@ -100,6 +100,9 @@ INDEXES: Mapping[str, tuple[Index, ...]] = {
 }
 """What each collection of a store needs, by its name."""
 
+LEGACY = ("attempts", "rollout_queue")
+"""Those that only 0.3 writes."""
+
 OBSOLETE: Mapping[str, tuple[str, ...]] = {
     "rollouts": ("idx_status",),
     "attempts": ("idx_status", "idx_sequence_id"),

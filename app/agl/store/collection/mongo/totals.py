@@ -20,6 +20,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import pymongo
 from pymongo.asynchronous.database import AsyncDatabase
 
 from agl.store.collection.mongo.pool import Document
@@ -44,6 +45,10 @@ NAMES = 2
 
 LOOK_SECONDS = 1.0
 """Between the two looks of a reconciliation."""
+
+COUNT_SECONDS = 1800.0
+"""How long counting the documents of a partition may take, which grows with them; no other command
+of the store does, so the driver's patience is 30 s for those."""
 
 
 def rollouts_in(totals: Mapping[str, int], statuses: Collection[str] = ()) -> int:
@@ -258,6 +263,13 @@ class Reconciler:
             logger.warning("Totals of partition %s corrected: %s", self._partition_id, difference)
         return difference if result.matched_count else {}
 
+    async def take_turn(self, seconds: float) -> bool:
+        """Whether to reconcile: at most one process of all does within so many seconds."""
+        now = time.time()
+        match = {"_id": self._base, "reconciled": {"$not": {"$gt": now - seconds}}}
+        update = {"$set": {"reconciled": now}}
+        return (await self._database[COUNTERS].update_one(match, update)).matched_count > 0
+
     async def fold(self) -> int:
         """Add what slots of ended processes hold to the base; returns how many documents went."""
         match = {
@@ -292,7 +304,8 @@ class Reconciler:
             .find({"partition_id": self._partition_id}, batch_size=10_000)
             .to_list()
         )
-        truth = await self._count()
+        with pymongo.timeout(COUNT_SECONDS):
+            truth = await self._count()
         counted: dict[str, int] = {}
         for document in counters:
             for name, number in document["numbers"].items():
