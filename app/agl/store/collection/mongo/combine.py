@@ -18,27 +18,18 @@ from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pymongo.asynchronous.client_session import AsyncClientSession
-from pymongo.errors import (
-    BulkWriteError,
-    ClientBulkWriteException,
-    InvalidOperation,
-    PyMongoError,
-)
+from pymongo.asynchronous.database import AsyncDatabase
+from pymongo.errors import OperationFailure, PyMongoError
 
 from agl.errors import BackendUnavailableError, StoreError
-from agl.store.collection.mongo.errors import is_passing, translate, write_errors
+from agl.store.collection.mongo.commands import MOST_BYTES, MOST_WRITES, bulk_write, write_to
+from agl.store.collection.mongo.errors import is_passing, translate
 from agl.store.collection.mongo.gathering import Gathering, Side, Turns
 from agl.store.collection.mongo.metrics import DriverMetrics
-from agl.store.collection.mongo.pool import Client
+from agl.store.collection.mongo.pool import Document
 from agl.store.collection.mongo.single_write import Outcome, Write
 
 logger = logging.getLogger(__name__)
-
-MOST_WRITES = 1000
-"""Writes in one bulk."""
-
-MOST_BYTES = 12 * 2**20
-"""Bytes in one bulk, beyond its first write; the server takes 48 MB."""
 
 MANY = 3
 """Inserts or upserts of one collection that are worth a command of their own."""
@@ -51,6 +42,7 @@ PATIENCE_SECONDS = 30.0
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
+_UNKNOWN_COMMAND = 59
 _PASSING_CODES = frozenset((112, 11600, 11602, 10107, 189, 91, 262))
 
 
@@ -65,8 +57,7 @@ class Combiner:
     """Sends the writes of one event loop.
 
     Args:
-        client: That of the event loop.
-        database_name: Where the collections are.
+        database: Where the collections are, through the client of the event loop.
         metrics: Counts batches and repeats.
         totals: Told what is about to be written; returns a write that goes with it, if any.
         failed: Told what was not written after all.
@@ -75,15 +66,13 @@ class Combiner:
 
     def __init__(
         self,
-        client: Client,
-        database_name: str,
+        database: AsyncDatabase[Document],
         metrics: DriverMetrics | None,
         totals: Callable[[Mapping[str, int]], Write | None],
         failed: Callable[[Mapping[str, int]], None],
         turns: Turns,
     ) -> None:
-        self._client = client
-        self._database_name = database_name
+        self._database = database
         self._metrics = metrics
         self._totals = totals
         self._failed = failed
@@ -153,8 +142,8 @@ class Combiner:
         if not self.by_collection:
             try:
                 return await self._mostly_together(writes, again=again)
-            except InvalidOperation as error:
-                if not _is_too_old(error):
+            except OperationFailure as error:
+                if error.code != _UNKNOWN_COMMAND:
                     raise
                 logger.info("MongoDB before 8.0: one bulk for each collection")
                 self.by_collection = True
@@ -177,18 +166,19 @@ class Combiner:
         apart = {key: group for key, group in groups.items() if len(group) >= MANY}
         looks = {key: group for key, group in guards.items() if len(group) >= MANY_GUARDS}
         if not apart and not looks:
-            return await self._over_collections(writes, again=again)
+            return await bulk_write(self._database, writes, again=again)
         found = [Outcome()] * len(writes)
         chosen = {i for group in (*apart.values(), *looks.values()) for i in group}
         others = [i for i in range(len(writes)) if i not in chosen]
 
         async def together() -> None:
-            outcomes = await self._over_collections([writes[i] for i in others], again=again)
+            rest = [writes[i] for i in others]
+            outcomes = await bulk_write(self._database, rest, again=again)
             for i, outcome in zip(others, outcomes, strict=True):
                 found[i] = outcome
 
         parts = [
-            *(self._bulk(name, group, writes, found, again) for (name, _), group in apart.items()),
+            *(self._apart(name, group, writes, found, again) for (name, _), group in apart.items()),
             *(self._look(name, group, writes, found) for name, group in looks.items()),
         ]
         await _all([*parts, together()] if others else parts)
@@ -201,50 +191,27 @@ class Combiner:
         wanted = {i: dict(writes[i].match or {}) for i in group}
         fields = {field for match in wanted.values() for field in match}
         ids = list({match["_id"] for match in wanted.values()})
-        cursor = self._client[self._database_name][name].find(
+        cursor = self._database[name].find(
             {"_id": {"$in": ids}}, dict.fromkeys(fields, 1), batch_size=len(ids) + 1
         )
         stored = {document["_id"]: document for document in await cursor.to_list()}
         for i, match in wanted.items():
             found[i] = Outcome(matched=stored.get(match["_id"]) == match)
 
-    async def _over_collections(
-        self,
-        writes: Sequence[Write],
-        *,
-        again: bool,
-    ) -> list[Outcome]:
-        client: Any = self._client
-        models = [w.model(f"{self._database_name}.{w.collection}", again=again) for w in writes]
-        try:
-            result: Any = await client.bulk_write(models, ordered=False, verbose_results=True)
-            errors: Sequence[Mapping[str, Any]] = ()
-        except ClientBulkWriteException as failure:
-            _raise_if_unclear(failure)
-            result, errors = failure.partial_result, write_errors(failure)
-        found = [Outcome()] * len(writes)
-        for i, one in getattr(result, "update_results", {}).items():
-            upserted = one.upserted_id is not None
-            found[i] = Outcome(matched=one.matched_count > 0 and not upserted, inserted=upserted)
-        for i in getattr(result, "insert_results", {}):
-            found[i] = Outcome(inserted=True)
-        return _with_errors(found, errors)
-
     async def _by_collection(self, writes: Sequence[Write], *, again: bool) -> list[Outcome]:
-        groups: dict[str, list[int]] = {}
-        alone: list[int] = []
+        groups: dict[tuple[str, bool], list[int]] = {}
+        alone: list[tuple[str, list[int]]] = []
         for i, write in enumerate(writes):
-            conditional = write.match is not None and not write.upsert
-            (alone if conditional else groups.setdefault(write.collection, [])).append(i)
+            if write.match is not None and not write.upsert:
+                alone.append((write.collection, [i]))
+            else:
+                groups.setdefault((write.collection, write.upsert), []).append(i)
         found = [Outcome()] * len(writes)
-        parts = [
-            *(self._bulk(name, group, writes, found, again) for name, group in groups.items()),
-            *(self._update(i, writes[i], found, again) for i in alone),
-        ]
-        await _all(parts)
+        several = [*((name, group) for (name, _), group in groups.items()), *alone]
+        await _all([self._apart(name, group, writes, found, again) for name, group in several])
         return found
 
-    async def _bulk(
+    async def _apart(
         self,
         name: str,
         group: list[int],
@@ -252,28 +219,10 @@ class Combiner:
         found: list[Outcome],
         again: bool,
     ) -> None:
-        collection = self._client[self._database_name][name]
-        models: list[Any] = [writes[i].model(None, again=again) for i in group]
-        errors: dict[int, Mapping[str, Any]] = {}
-        try:
-            upserted = (await collection.bulk_write(models, ordered=False)).upserted_ids or {}
-        except BulkWriteError as failure:
-            if failure.details.get("writeConcernErrors"):
-                raise
-            errors = {one["index"]: one for one in write_errors(failure)}
-            upserted = {one["index"]: one["_id"] for one in failure.details.get("upserted", [])}
-        for at, i in enumerate(group):
-            if at in errors:
-                found[i] = Outcome(code=errors[at]["code"], message=errors[at].get("errmsg", ""))
-            else:
-                inserted = at in upserted or writes[i].match is None
-                found[i] = Outcome(matched=not inserted, inserted=inserted)
-
-    async def _update(self, i: int, write: Write, found: list[Outcome], again: bool) -> None:
-        body = write.again if again and write.again is not None else write.body
-        collection = self._client[self._database_name][write.collection]
-        result = await collection.update_one(write.match or {}, body)
-        found[i] = Outcome(matched=result.matched_count > 0)
+        chosen = [writes[i] for i in group]
+        outcomes = await write_to(self._database, name, chosen, again=again)
+        for i, outcome in zip(group, outcomes, strict=True):
+            found[i] = outcome
 
     async def within(self, session: AsyncClientSession, writes: Sequence[Write]) -> list[Outcome]:
         """Carry out writes in a transaction, in order, up to the first that fails.
@@ -282,43 +231,30 @@ class Combiner:
             PyMongoError: as the driver raises it, for whoever runs the transaction.
         """
         if not self.by_collection:
-            client: Any = self._client
-            models = [w.model(f"{self._database_name}.{w.collection}", again=False) for w in writes]
             try:
-                result: Any = await client.bulk_write(
-                    models, ordered=True, verbose_results=True, session=session
-                )
-            except InvalidOperation as error:
-                if not _is_too_old(error):
+                return await bulk_write(self._database, writes, session=session)
+            except OperationFailure as error:
+                if error.code != _UNKNOWN_COMMAND:
                     raise
                 self.by_collection = True
-            else:
-                found = [Outcome(inserted=True)] * len(writes)
-                for i, one in result.update_results.items():
-                    upserted = one.upserted_id is not None
-                    found[i] = Outcome(one.matched_count > 0 and not upserted, upserted)
-                return found
         return await self._within_by_collection(session, writes)
 
     async def _within_by_collection(
         self, session: AsyncClientSession, writes: Sequence[Write]
     ) -> list[Outcome]:
         found: dict[int, Outcome] = {}
-        inserts: dict[str, list[Any]] = {}
+        inserts: dict[str, list[int]] = {}
         for i, write in enumerate(writes):
             if write.match is None:
-                inserts.setdefault(write.collection, []).append(write.model(None, again=False))
-                found[i] = Outcome(inserted=True)
-                continue
-            collection = self._client[self._database_name][write.collection]
-            result = await collection.update_one(
-                write.match, write.body, upsert=write.upsert, session=session
-            )
-            upserted = result.upserted_id is not None
-            found[i] = Outcome(result.matched_count > 0 and not upserted, upserted)
-        for name, models in inserts.items():
-            collection = self._client[self._database_name][name]
-            await collection.bulk_write(models, ordered=True, session=session)
+                inserts.setdefault(write.collection, []).append(i)
+            else:
+                [found[i]] = await write_to(
+                    self._database, write.collection, [write], session=session
+                )
+        for name, group in inserts.items():
+            chosen = [writes[i] for i in group]
+            outcomes = await write_to(self._database, name, chosen, session=session)
+            found.update(zip(group, outcomes, strict=True))
         return [found[i] for i in range(len(writes))]
 
 
@@ -397,25 +333,6 @@ def _sum(submissions: Sequence[Submission]) -> dict[str, int]:
         for name, number in submission.delta.items():
             total[name] = total.get(name, 0) + number
     return {name: number for name, number in total.items() if number}
-
-
-def _is_too_old(error: InvalidOperation) -> bool:
-    """Whether the server knows no bulk over several collections; else the client is closed."""
-    return "8.0" in str(error)
-
-
-def _raise_if_unclear(failure: ClientBulkWriteException) -> None:
-    """Pass on what leaves open which of the writes were done."""
-    if failure.error is not None:
-        raise failure.error if isinstance(failure.error, PyMongoError) else failure
-    if failure.write_concern_errors:
-        raise failure
-
-
-def _with_errors(found: list[Outcome], errors: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-    for error in errors:
-        found[error["idx"]] = Outcome(code=error["code"], message=error.get("errmsg", ""))
-    return found
 
 
 def _to_repeat(write: Write, outcome: Outcome) -> bool:

@@ -9,7 +9,6 @@ from typing import Any, NoReturn, cast
 from pymongo.errors import (
     AutoReconnect,
     BulkWriteError,
-    ClientBulkWriteException,
     ConfigurationError,
     ConnectionFailure,
     DocumentTooLarge,
@@ -85,8 +84,6 @@ def resolve_mongo_error_type(error: BaseException | None) -> str:
 
 def write_errors(error: PyMongoError) -> list[Mapping[str, Any]]:
     """What single operations of a bulk failed with: ``code``, ``errmsg`` and the like."""
-    if isinstance(error, ClientBulkWriteException):
-        return cast("list[Mapping[str, Any]]", error.write_errors)
     if isinstance(error, BulkWriteError):
         return cast("list[Mapping[str, Any]]", error.details.get("writeErrors", []))
     return []
@@ -102,8 +99,6 @@ def is_duplicate_key(error: PyMongoError) -> bool:
 
 def is_passing(error: PyMongoError) -> bool:
     """Whether the same call may succeed a moment later."""
-    if isinstance(error, ClientBulkWriteException) and isinstance(error.error, PyMongoError):
-        return is_passing(error.error)
     if isinstance(error, ConnectionFailure | ExecutionTimeout | WaitQueueTimeoutError):
         return True
     if error.has_error_label(TRANSIENT) or error.has_error_label("RetryableWriteError"):

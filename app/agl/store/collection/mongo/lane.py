@@ -9,15 +9,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from pymongo.asynchronous.client_session import AsyncClientSession
-from pymongo.errors import ClientBulkWriteException, PyMongoError
+from pymongo.errors import PyMongoError
 
 from agl.errors import DuplicatedPrimaryKeyError
 from agl.store.collection.mongo.combine import Combiner, Patience
 from agl.store.collection.mongo.errors import (
     DUPLICATE_KEY,
+    error_code,
     is_passing,
     translate,
-    write_errors,
 )
 from agl.store.collection.mongo.gathering import Gathering, Side, Turns
 from agl.store.collection.mongo.heartbeats import HEARTBEAT_SECONDS, Heartbeats
@@ -62,8 +62,7 @@ class Lane:
         self.totals = Totals(partition_id)
         self.turns = Turns()
         self.combiner = Combiner(
-            self.client,
-            database_name,
+            self.database,
             self.metrics,
             self.totals.write,
             self.totals.take_back,
@@ -210,19 +209,12 @@ class Lane:
 
 
 def _raise_translated(error: PyMongoError) -> NoReturn:
-    codes = _codes(error)
-    if _WRITE_CONFLICT in codes:
+    code = error_code(error)
+    if code == _WRITE_CONFLICT:
         raise ConflictError from error
-    if DUPLICATE_KEY in codes:
+    if code == DUPLICATE_KEY:
         raise DuplicatedPrimaryKeyError("A new id is taken already") from error
     raise translate(error) from error
-
-
-def _codes(error: PyMongoError) -> list[int]:
-    codes = [one.get("code", 0) for one in write_errors(error)]
-    inner = error.error if isinstance(error, ClientBulkWriteException) else error
-    codes.append(getattr(inner, "code", None) or 0)
-    return codes
 
 
 class ResourcesHead:

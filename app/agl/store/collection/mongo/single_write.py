@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
-from pymongo import InsertOne, UpdateOne
-
 from agl.store.collection.mongo.errors import DUPLICATE_KEY
 
 _SMALL = 512
@@ -51,12 +49,32 @@ class Write:
         self.again = again
         self.size = size
 
-    def model(self, namespace: str | None, *, again: bool) -> InsertOne[Any] | UpdateOne:
-        """The operation as the driver takes it."""
-        body = self.again if again and self.again is not None else self.body
+    def to_send(self, *, again: bool) -> Mapping[str, Any]:
+        """The document or the update."""
+        return self.again if again and self.again is not None else self.body
+
+    def update(self, *, again: bool) -> dict[str, Any]:
+        """An update as the command ``update`` takes it."""
+        body = self.to_send(again=again)
+        return {"q": self.match, "u": body, "upsert": self.upsert, "multi": False}
+
+    def operation(self, namespace: int, *, again: bool) -> dict[str, Any]:
+        """The operation as the command ``bulkWrite`` takes it.
+
+        Args:
+            namespace: Place of the collection among those of the command.
+            again: It has been sent before.
+        """
+        body = self.to_send(again=again)
         if self.match is None:
-            return InsertOne(body, namespace=namespace)
-        return UpdateOne(self.match, body, upsert=self.upsert, namespace=namespace)
+            return {"insert": namespace, "document": body}
+        return {
+            "update": namespace,
+            "filter": self.match,
+            "updateMods": body,
+            "upsert": self.upsert,
+            "multi": False,
+        }
 
     def joined(self, later: Write) -> Write:
         """This update and a later one for the same document as one."""
