@@ -34,6 +34,7 @@ from bench.mongo_servers import (
     inserting,
     serving,
 )
+from bench.mongo_waits import waits
 
 SPANS = 4
 REQUESTS = 6
@@ -45,7 +46,7 @@ VARIANTS = (
     *(f"{name}-{n}" for name in YARDSTICKS for n in PROCESSES[:2]),
     *(f"ours-{n}" for n in PROCESSES),
 )
-PARTS = ("speed", "growth")
+PARTS = ("speed", "waits", "growth")
 
 Run = dict[str, Any]
 
@@ -80,6 +81,8 @@ def main(arguments: list[str]) -> int:
         report: dict[str, Any] = {"server": describe(server), "cores": os.cpu_count()}
         if "speed" in options.parts:
             report |= measure(server, options)
+        if "waits" in options.parts:
+            report["waits"] = waits(server)
         if "growth" in options.parts:
             report["growth"] = growth(server, options.rollouts)
     print(text_of(report))
@@ -90,7 +93,7 @@ def main(arguments: list[str]) -> int:
 
 def result_of(report: dict[str, Any], options: argparse.Namespace, started: float) -> Result:
     """The report as the document that comparing and pages of results read."""
-    figures = flat("growth", report["growth"]) if "growth" in report else []
+    figures = [one for part in PARTS[1:] if part in report for one in flat(part, report[part])]
     if "rounds" in report:
         wanted = {name: partial(_of, name) for name in _FIGURES}
         lower = [name for name in _RATIOS if name.startswith("store's CPU")]
@@ -219,8 +222,9 @@ def text_of(report: Mapping[str, Any]) -> str:
         for name, ratio in report["ratios"].items():
             lines.append(f"{name:42}" + "".join(f"{ratio[key]:9.2f}" for key in ratio))
         lines.append("load average: " + ", ".join(f"{x:.1f}" for x in report["load_average"]))
-    if "growth" in report:
-        lines += ["", json.dumps(report["growth"], indent=2)]
+    for part in PARTS[1:]:
+        if part in report:
+            lines += ["", json.dumps({part: report[part]}, indent=2)]
     return "\n".join(lines)
 
 

@@ -1,7 +1,8 @@
 """Finishes of rollouts in other processes: one watcher for each event loop, however many wait.
 
 It follows the change stream of the rollouts, where the server has one, and else asks for the
-awaited ones five times a second. It runs only while somebody waits.
+awaited ones, five times a second as long as MongoDB answers in time, and no more than it can take
+where it is slow. It runs only while somebody waits.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from agl.types import FINISHED_STATUSES
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.15
+"""From one poll to the next, where MongoDB answers at once. Whoever waits is to be told within
+250 ms: a poll that takes long comes so much sooner, as its answer may be as old as it took."""
+
+_LEAST_REST = 0.5
+"""Rest between two polls at least, as a share of what the last one took: it must not load a slow
+MongoDB further."""
+
 LINGER_SECONDS = 10.0
 """How long it runs on when nobody waits any more."""
 
@@ -130,11 +138,14 @@ class FinishWatcher:
 
     async def _ask_again_and_again(self) -> None:
         self._nudge()
+        loop = asyncio.get_running_loop()
         while self._waiting:
+            started = loop.time()
             awaited = self._awaited()
             for at in range(0, len(awaited), _MOST_ASKED):
                 await self._ask(awaited[at : at + _MOST_ASKED])
-            await asyncio.sleep(POLL_SECONDS)
+            took = loop.time() - started
+            await asyncio.sleep(max(POLL_SECONDS - 2 * took, _LEAST_REST * took))
 
     async def _ask(self, rollout_ids: Sequence[str]) -> None:
         match = {
