@@ -1,8 +1,8 @@
 """The store's writes as commands of MongoDB.
 
-The driver's bulks take each operation apart and make an object of each result in Python, which under
-load costs a server process as much again as the rest of a command. So commands are put together
-here, in one piece. The driver does the rest: servers, connections, sessions, encoding.
+The driver's bulks take each operation apart and make an object of each result in Python, which
+under load costs a server process as much again as the rest of a command. So commands are put
+together here, in one piece. The driver does the rest: servers, connections, sessions, encoding.
 
 Nothing is repeated here; every write can be sent twice, and whoever sends it does so.
 """
