@@ -1,4 +1,5 @@
-"""Speed of the store on MongoDB over HTTP, beside bare inserts into the same server.
+"""The store on MongoDB: its speed over HTTP beside bare inserts into the same server, how soon
+waits end, what size costs, and whether the whole contract is kept.
 
 Each round runs every variant once, in turns, on databases of their own; figures are medians over
 the rounds, ratios are taken within a round first. The loader's rollout is that of ``bench store``:
@@ -24,6 +25,7 @@ from agl.cli._bench_options import not_negative, positive, seconds
 from bench import entry
 from bench.documents import document, flat, in_rounds
 from bench.loading import play
+from bench.mongo_contract import contract, is_kept
 from bench.mongo_growth import growth
 from bench.mongo_servers import (
     STAND_IN,
@@ -46,7 +48,7 @@ VARIANTS = (
     *(f"{name}-{n}" for name in YARDSTICKS for n in PROCESSES[:2]),
     *(f"ours-{n}" for n in PROCESSES),
 )
-PARTS = ("speed", "waits", "growth")
+PARTS = ("speed", "waits", "growth", "contract")
 
 Run = dict[str, Any]
 
@@ -85,10 +87,12 @@ def main(arguments: list[str]) -> int:
             report["waits"] = waits(server)
         if "growth" in options.parts:
             report["growth"] = growth(server, options.rollouts)
+        if "contract" in options.parts:
+            report["contract"] = contract()
     print(text_of(report))
     if options.json is not None:
         result_of(report, options, started).write(options.json)
-    return 0
+    return 0 if is_kept(report.get("contract", {})) else 1
 
 
 def result_of(report: dict[str, Any], options: argparse.Namespace, started: float) -> Result:
