@@ -24,6 +24,9 @@ LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
 TRACKERS: tuple[TrackerName, ...] = get_args(TrackerName)
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 
+MOST_SERVER_PROCESSES = 512
+"""More than any machine has processors for; whoever asks for more has mistyped."""
+
 MULTIPROC_DIR_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 LOG_FORMAT_VARIABLE = "AGL_LOG_FORMAT"
 TLS_CERT_VARIABLE = "AGL_TLS_CERT"

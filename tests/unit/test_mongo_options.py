@@ -92,7 +92,8 @@ def test_settings_do_not_show_secrets(tmp_path: Path) -> None:
         (["--database", "a.b"], "argument --database: 'a.b' is no database name"),
         (["--partition-id", " x"], "argument --partition-id: ' x'"),
         (["--partition-id", "x" * 121], "longer than 120"),
-        (["--n-workers", "many"], "is not a number of processes, 1 or more, or auto"),
+        (["--n-workers", "many"], "is not a number of processes, from 1 to 512, or auto"),
+        (["--n-workers", "513"], "is not a number of processes, from 1 to 512, or auto"),
     ],
 )
 def test_refused(arguments: list[str], text: str) -> None:

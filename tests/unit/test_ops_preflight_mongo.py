@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agl.config import MOST_SERVER_PROCESSES
 from agl.ops import preflight_mongo
 from agl.ops.preflight_mongo import (
     check_cache,
@@ -46,12 +47,12 @@ def test_a_connection_string_is_judged_and_not_shown(
     assert "secret" not in str(findings)
 
 
-@pytest.mark.parametrize("workers", ["auto", "1", "32"])
+@pytest.mark.parametrize("workers", ["auto", "1", "32", str(MOST_SERVER_PROCESSES)])
 def test_numbers_of_server_processes(workers: str) -> None:
     assert not list(check_workers(given(AGL_N_WORKERS=workers)))
 
 
-@pytest.mark.parametrize("workers", ["0", "-1", "many", "1.5"])
+@pytest.mark.parametrize("workers", ["0", "-1", "many", "1.5", str(MOST_SERVER_PROCESSES + 1)])
 def test_what_is_no_number_of_server_processes(workers: str) -> None:
     assert verdicts(check_workers(given(AGL_N_WORKERS=workers))) == [("AGL_N_WORKERS", "fail")]
 

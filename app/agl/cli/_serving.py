@@ -11,7 +11,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-from agl.config import LOG_FORMATS, LOG_LEVELS, LogSettings, load_environment
+from agl.config import (
+    LOG_FORMATS,
+    LOG_LEVELS,
+    MOST_SERVER_PROCESSES,
+    LogSettings,
+    load_environment,
+)
 from agl.errors import EnvironmentFault, UsageError
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -79,9 +85,10 @@ def worker_count(text: str) -> int | Literal["auto"]:
     """A number of server processes from the command line, or ``auto``."""
     if text == "auto":
         return "auto"
-    if not text.isascii() or not text.isdecimal() or int(text[:9]) < 1:
+    is_number = text.isascii() and text.isdecimal()
+    if not is_number or not 1 <= int(text[:9]) <= MOST_SERVER_PROCESSES:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of processes, 1 or more, or auto"
+            f"{text!r} is not a number of processes, from 1 to {MOST_SERVER_PROCESSES}, or auto"
         )
     return int(text)
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MONGO_MEMORY = (("AGL_MONGO_MEMORY", "4g"), ("AGL_MONGODB_EXPORTER_MEMORY", "256m"))
 MONGO_UID = 999
 SMALLEST_CACHE = 0.25
+MOST_WORKERS = 512
+"""As ``agl.config`` has it."""
+
 CPU_FLAG = {"x86_64": "avx", "aarch64": "atomics"}
 _URI = re.compile(r"mongodb(\+srv)?://\S+")
 _VOLUME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -36,8 +39,9 @@ def check_external(get: Callable[[str, str], str]) -> Iterator[Finding]:
 
 def check_workers(get: Callable[[str, str], str]) -> Iterator[Finding]:
     workers = get("AGL_N_WORKERS", "auto")
-    if workers != "auto" and not re.fullmatch(r"[1-9][0-9]{0,3}", workers):
-        found = f"{workers!r} is neither auto nor a number of server processes"
+    number = re.fullmatch(r"[1-9][0-9]{0,3}", workers)
+    if workers != "auto" and (number is None or int(workers) > MOST_WORKERS):
+        found = f"{workers!r} is neither auto nor a number of processes from 1 to {MOST_WORKERS}"
         yield "AGL_N_WORKERS", "fail", found, "export AGL_N_WORKERS=auto"
 
 

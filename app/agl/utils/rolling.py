@@ -148,6 +148,8 @@ class RollingArbiter(Arbiter):
             return
         for _ in range(count):
             self.spawn_worker()
+            if not self.SIG_QUEUE.empty():  # a signal to stop does not wait for all of them
+                break
 
     def _let_go(self, worker: Any) -> None:
         worker.leaving_since = time.monotonic()
