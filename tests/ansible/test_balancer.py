@@ -63,6 +63,7 @@ async def test_a_store_is_killed_and_clients_go_on(
     ):
         async with client_of(front) as client, load(front) as ledger:
             open_one = await client.start_rollout({"task": "nobody finishes this"})
+            ledger.claim(open_one)
             wait = asyncio.create_task(
                 client.wait_for_rollouts(rollout_ids=[open_one.rollout_id], timeout=8)
             )

@@ -11,11 +11,11 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mongo import MongoServer
 from mongo_support import make_span
@@ -23,7 +23,15 @@ from ports import free_port
 from processes import BIN, environment
 
 from agl.store.client_server import LightningStoreClient
-from agl.types import AttemptedRollout, EnqueueRolloutRequest, Rollout, RolloutConfig
+from agl.types import (
+    RUNNING_STATUSES,
+    Attempt,
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    Rollout,
+    RolloutConfig,
+    Span,
+)
 
 PATIENCE_SECONDS = 60.0
 
@@ -110,6 +118,20 @@ def store_on_mongo(
             _end(store)
 
 
+def sockets(pid: int) -> set[tuple[int, int]]:
+    """A process's connections over IPv4, as its own port and that of the other end."""
+    held: set[str] = set()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            held.add(str(file.readlink()))
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {
+        (int(ours.rpartition(":")[2], 16), int(theirs.rpartition(":")[2], 16))
+        for _, ours, theirs, *fields in rows
+        if f"socket:[{fields[6]}]" in held and not theirs.endswith(":0000")
+    }
+
+
 def _end(store: RunningStore) -> None:
     if store.process.poll() is None:
         children = store.workers()
@@ -126,10 +148,15 @@ def _kill(pid: int) -> None:
         return
 
 
+Client = TypeVar("Client", bound=LightningStoreClient)
+
+
 @asynccontextmanager
-async def client_of(store: RunningStore, token: str = "") -> AsyncGenerator[LightningStoreClient]:
+async def client_of(
+    store: RunningStore, token: str = "", kind: type[Client] = LightningStoreClient
+) -> AsyncGenerator[Client]:
     login = f"agl:{token}@" if token else ""
-    client = LightningStoreClient(
+    client = kind(
         f"http://{login}127.0.0.1:{store.port}",
         retry_delays=(0.1, 0.2, 0.5, 1.0, 2.0),
         health_retry_delays=(0.1, 0.2, 0.5, 1.0, 2.0),
@@ -140,6 +167,24 @@ async def client_of(store: RunningStore, token: str = "") -> AsyncGenerator[Ligh
         await client.close()
 
 
+class _PlayersClient(LightningStoreClient):
+    """Counts by player the dequeues that got no answer, which the client itself only logs."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.unanswered = Counter[str]()
+
+    def _note_failed_dequeue(self, error: Exception) -> None:
+        super()._note_failed_dequeue(error)
+        task = asyncio.current_task()
+        assert task is not None
+        self.unanswered[task.get_name()] += 1
+
+
+AttemptKey = tuple[str, str]
+"""Rollout and attempt."""
+
+
 @dataclass
 class Ledger:
     """What was acknowledged."""
@@ -147,8 +192,15 @@ class Ledger:
     enqueued: dict[str, str] = field(default_factory=dict[str, str])
     """Rollouts by the task they were given."""
 
-    spans: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
-    """Ids of spans by the attempt."""
+    claimed: set[AttemptKey] = field(default_factory=set[AttemptKey])
+    unanswered: Counter[str] = field(default_factory=Counter[str])
+    """Dequeues by worker that got no answer: each may have claimed a rollout."""
+
+    spans: dict[AttemptKey, set[str]] = field(default_factory=dict[AttemptKey, set[str]])
+    """Ids of spans."""
+
+    sent: dict[AttemptKey, set[str]] = field(default_factory=dict[AttemptKey, set[str]])
+    """Ids of spans, acknowledged or not."""
 
     finished: dict[str, str] = field(default_factory=dict[str, str])
     """Attempts by the rollout that they finished."""
@@ -166,21 +218,31 @@ class Ledger:
         """Let the players finish what they are doing, and no more."""
         self.stopped.set()
 
-    def claim(self, rollout_id: str) -> None:
+    def claim(self, rollout: AttemptedRollout) -> None:
+        rollout_id = rollout.rollout_id
         if rollout_id in self.at_work or rollout_id in self.finished:
             self.twice.append(rollout_id)
         self.at_work.add(rollout_id)
+        self.claimed.add((rollout_id, rollout.attempt.attempt_id))
+
+    def finish(self, rollout: AttemptedRollout) -> None:
+        self.finished[rollout.rollout_id] = rollout.attempt.attempt_id
+        self.at_work.discard(rollout.rollout_id)
 
     @classmethod
     def of(cls, one: Ledger, two: Ledger) -> Ledger:
         """Both together; what both have worked on was run twice."""
         shared = (one.at_work | set(one.finished)) & (two.at_work | set(two.finished))
         return cls(
-            one.enqueued | two.enqueued,
-            one.spans | two.spans,
-            one.finished | two.finished,
-            one.failures + two.failures,
-            [*one.twice, *two.twice, *shared],
+            enqueued=one.enqueued | two.enqueued,
+            claimed=one.claimed | two.claimed,
+            unanswered=one.unanswered + two.unanswered,
+            spans=one.spans | two.spans,
+            sent=one.sent | two.sent,
+            finished=one.finished | two.finished,
+            failures=one.failures + two.failures,
+            twice=[*one.twice, *two.twice, *shared],
+            at_work=one.at_work | two.at_work,
         )
 
 
@@ -203,11 +265,11 @@ async def load(
     store: RunningStore, token: str = "", players: int = 4, work: Work | None = None
 ) -> AsyncGenerator[Ledger]:
     """Players who enqueue, dequeue, send spans and finish as long as the context lasts."""
-    ledger = Ledger()
-    async with client_of(store, token) as client:
+    async with client_of(store, token, _PlayersClient) as client:
+        ledger = Ledger(unanswered=client.unanswered)
         tasks = [
-            asyncio.create_task(_play(client, f"Worker-{number}", ledger, work or Work()))
-            for number in range(players)
+            asyncio.create_task(_play(client, name, ledger, work or Work()), name=name)
+            for name in (f"Worker-{number}" for number in range(players))
         ]
         try:
             yield ledger
@@ -240,34 +302,66 @@ async def _work(client: LightningStoreClient, worker_id: str, ledger: Ledger) ->
     claimed = await client.dequeue_rollout(worker_id=worker_id)
     if claimed is None:
         return
-    ledger.claim(claimed.rollout_id)
-    attempt_id = claimed.attempt.attempt_id
+    ledger.claim(claimed)
+    key = claimed.rollout_id, claimed.attempt.attempt_id
     for number in (1, 2):
         span = make_span(claimed, number)
+        ledger.sent.setdefault(key, set()).add(span.span_id)
         await client.add_span(span)
-        ledger.spans.setdefault(attempt_id, set()).add(span.span_id)
-    await client.update_attempt(claimed.rollout_id, attempt_id, status="succeeded")
-    ledger.finished[claimed.rollout_id] = attempt_id
-    ledger.at_work.discard(claimed.rollout_id)
+        ledger.spans.setdefault(key, set()).add(span.span_id)
+    await client.update_attempt(*key, status="succeeded")
+    ledger.finish(claimed)
 
 
 async def verify(store: RunningStore, ledger: Ledger, token: str = "") -> None:
-    """Everything acknowledged is there, once, as it was acknowledged; nothing was run twice."""
+    """Everything acknowledged is there, once, as it was acknowledged; nothing was run twice.
+
+    And nothing is there that nobody knows of: of each attempt its player was told, or is still
+    without the answer to a dequeue.
+    """
     assert ledger.twice == []
     async with client_of(store, token) as client:
         found = await client.query_rollouts(limit=-1)
-        tasks = Counter(rollout.input["task"] for rollout in found)
-        assert [task for task, count in tasks.items() if count > 1] == []
-        known = {rollout.input["task"]: rollout.rollout_id for rollout in found}
-        assert {task: known.get(task) for task in ledger.enqueued} == ledger.enqueued
-        by_id = {rollout.rollout_id: rollout for rollout in found}
-        finished = {key: _as_finished(by_id[key]) for key in ledger.finished}
-        assert finished == {key: (one, 1, "succeeded") for key, one in ledger.finished.items()}
-        for rollout_id, attempt_id in ledger.finished.items():
-            spans = await client.query_spans(rollout_id, attempt_id)
-            assert {span.span_id for span in spans} == ledger.spans[attempt_id]
-            assert len(spans) == len(ledger.spans[attempt_id])
-        await _verify_totals(client, len(found))
+        _verify_rollouts(found, ledger)
+        attempts = await _of_each(found, client.query_attempts)
+        _verify_attempts(found, attempts)
+        _verify_claims(attempts, ledger)
+        spans = await _of_each(found, client.query_spans)
+        _verify_spans(spans, ledger)
+        await verify_totals(
+            client,
+            total_rollouts=len(found),
+            total_attempts=sum(map(len, attempts.values())),
+            total_spans=sum(map(len, spans.values())),
+        )
+
+
+T = TypeVar("T")
+
+
+async def _of_each(
+    rollouts: Sequence[Rollout], ask: Callable[[str], Awaitable[Sequence[T]]]
+) -> dict[str, list[T]]:
+    """What there is of those on which somebody has begun to work."""
+    begun = [one.rollout_id for one in rollouts if isinstance(one, AttemptedRollout)]
+    found: dict[str, list[T]] = {}
+    for some in (begun[at : at + 32] for at in range(0, len(begun), 32)):
+        answers = await asyncio.gather(*map(ask, some))
+        found.update(zip(some, map(list, answers), strict=True))
+    return found
+
+
+def _verify_rollouts(found: Sequence[Rollout], ledger: Ledger) -> None:
+    tasks = Counter(rollout.input["task"] for rollout in found)
+    assert [task for task, count in tasks.items() if count > 1] == []
+    known = {rollout.input["task"]: rollout.rollout_id for rollout in found}
+    assert {task: known.get(task) for task in ledger.enqueued} == ledger.enqueued
+    by_id = {rollout.rollout_id: rollout for rollout in found}
+    finished = {key: _as_finished(by_id[key]) for key in ledger.finished}
+    assert finished == {key: (one, 1, "succeeded") for key, one in ledger.finished.items()}
+    begun = {one.rollout_id for one in found if isinstance(one, AttemptedRollout)}
+    untouched = [one for one in found if one.rollout_id not in begun]
+    assert [one.rollout_id for one in untouched if one.status != "queuing"] == []
 
 
 def _as_finished(rollout: Rollout) -> tuple[str, int, str]:
@@ -275,13 +369,44 @@ def _as_finished(rollout: Rollout) -> tuple[str, int, str]:
     return rollout.attempt.attempt_id, rollout.attempt.sequence_id, rollout.status
 
 
-async def _verify_totals(client: LightningStoreClient, rollouts: int) -> None:
+def _verify_attempts(found: Sequence[Rollout], attempts: Mapping[str, list[Attempt]]) -> None:
+    """Each is there once, and only the last one of a rollout may be running."""
+    ids = Counter(one.attempt_id for some in attempts.values() for one in some)
+    assert [attempt_id for attempt_id, count in ids.items() if count > 1] == []
+    for rollout in found:
+        if isinstance(rollout, AttemptedRollout):
+            some = attempts[rollout.rollout_id]
+            assert [one.sequence_id for one in some] == list(range(1, len(some) + 1))
+            assert some[-1].attempt_id == rollout.attempt.attempt_id
+            assert [one for one in some[:-1] if one.status in RUNNING_STATUSES] == []
+
+
+def _verify_claims(attempts: Mapping[str, list[Attempt]], ledger: Ledger) -> None:
+    stored = {(key, one.attempt_id): one for key, some in attempts.items() for one in some}
+    assert ledger.claimed - stored.keys() == set()
+    untold = Counter(stored[key].worker_id for key in stored.keys() - ledger.claimed)
+    assert untold - ledger.unanswered == Counter(), "claims that no player knows of"
+
+
+def _verify_spans(spans: Mapping[str, list[Span]], ledger: Ledger) -> None:
+    stored: dict[AttemptKey, list[str]] = {}
+    for span in (span for some in spans.values() for span in some):
+        stored.setdefault((span.rollout_id, span.attempt_id), []).append(span.span_id)
+    nothing = set[str]()
+    for key in stored.keys() | ledger.sent.keys():
+        there = stored.get(key, [])
+        assert len(there) == len(set(there)), key
+        assert ledger.spans.get(key, nothing) <= set(there) <= ledger.sent.get(key, nothing), key
+
+
+async def verify_totals(client: LightningStoreClient, **expected: int) -> None:
     """Corrections of totals follow a moment later."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         statistics: dict[str, Any] = dict(await client.statistics())
-        if statistics["total_rollouts"] == rollouts or time.monotonic() > deadline:
-            assert statistics["total_rollouts"] == rollouts
+        found = {name: statistics[name] for name in expected}
+        if found == expected or time.monotonic() > deadline:
+            assert found == expected
             return
         await asyncio.sleep(0.1)
 
