@@ -12,7 +12,6 @@ import ssl
 import subprocess
 import urllib.error
 import urllib.request
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from mongo_store import Ledger, RunningStore, client_of, load, store_on_mongo, u
 from mongo_store import verify as verify_ledger
 from ports import free_port
 from processes import make_certificate, run_agl
+from raw_load import raw_load
 
 from agl.types import EnqueueRolloutRequest
 
@@ -48,14 +48,15 @@ async def verify(store: RunningStore, ledger: Ledger, token: str = "") -> None:
 async def test_a_killed_process_is_replaced_under_load(
     mongo_server: MongoServer, mongo_database: str
 ) -> None:
+    """Our client repeats what broke; of those who repeat nothing only the dead one's notice."""
     with store_on_mongo(mongo_server, mongo_database) as store:
-        async with load(store) as ledger:
+        lost: set[int] = set()
+        async with load(store) as ledger, raw_load(store, players=4) as raw:
             for _ in range(3):
                 target = len(ledger.finished) + 10
                 await until("progress", lambda target=target: len(ledger.finished) >= target)
-                before = store.workers()
-                victim = min(before)
-                os.kill(victim, signal.SIGKILL)
+                victim = min(store.workers())
+                lost |= await raw.kill(victim)
                 await until(
                     "replacement",
                     lambda victim=victim: (
@@ -64,6 +65,8 @@ async def test_a_killed_process_is_replaced_under_load(
                 )
             target = len(ledger.finished) + 10
             await until("progress", lambda: len(ledger.finished) >= target)
+        assert [failure for failure in raw.failures if failure[0] not in lost] == []
+        await raw.verify()
         await verify(store, ledger)
         assert store.stop() == 0
 
@@ -93,8 +96,10 @@ async def test_processes_are_replaced_after_so_many_requests(
     options = ("--worker-max-requests", "60")
     with store_on_mongo(mongo_server, mongo_database, *options) as store:
         first = store.workers()
-        async with load(store) as ledger:
+        async with load(store) as ledger, raw_load(store, players=4) as raw:
             await until("replacement", lambda: not first & store.workers())
+        assert raw.failures == []
+        await raw.verify()
         await verify(store, ledger)
         assert store.logged("which has served enough") >= 2
         assert store.stop() == 0
@@ -179,30 +184,14 @@ async def test_nobody_has_to_send_a_request_again_because_of_sighup(
 ) -> None:
     """What the client of 0.3 needs, which sends no keys: no connection breaks under a request."""
     with store_on_mongo(mongo_server, mongo_database) as store:
-        stop, answered, failures = asyncio.Event(), Counter[int](), list[str]()
-
-        async def player() -> None:
-            url, body = f"{store.url}/v1/agl/queues/rollouts/enqueue", {"rollouts": [{"input": 1}]}
-            async with aiohttp.ClientSession() as session:
-                while not stop.is_set():
-                    try:
-                        async with session.post(url, json=body) as answer:
-                            await answer.read()
-                            answered[answer.status] += 1
-                    except aiohttp.ClientError as error:
-                        failures.append(repr(error))
-
-        players = [asyncio.create_task(player()) for _ in range(8)]
-        for _ in range(3):
-            target = answered[201] + 20
-            await until("progress", lambda target=target: answered[201] >= target)
-            before = store.workers()
-            store.process.send_signal(signal.SIGHUP)
-            await until("new processes", lambda before=before: rolled(store, before))
-        stop.set()
-        await asyncio.gather(*players)
-        assert failures == []
-        assert set(answered) == {201}
+        async with raw_load(store) as raw:
+            for _ in range(3):
+                await raw.progress()
+                before = store.workers()
+                store.process.send_signal(signal.SIGHUP)
+                await until("new processes", lambda before=before: rolled(store, before))
+        assert raw.failures == []
+        await raw.verify()
         assert store.stop() == 0
 
 
