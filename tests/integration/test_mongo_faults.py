@@ -28,7 +28,19 @@ from mongo import (
     server_name,
 )
 from mongo_proxy import mongo_proxy
-from mongo_store import Ledger, RunningStore, Work, client_of, load, store_on_mongo, until, verify
+from mongo_store import (
+    Ledger,
+    RunningStore,
+    Work,
+    client_of,
+    load,
+    sockets,
+    store_on_mongo,
+    until,
+    verify,
+    verify_totals,
+)
+from pymongo import AsyncMongoClient
 from pymongo.errors import OperationFailure
 
 from agl.types import EnqueueRolloutRequest, RolloutConfig
@@ -134,6 +146,47 @@ async def test_connections_are_cut_in_the_middle_of_commits(
             await verify(store, ledger)
             assert ledger.failures == []
         finally:
+            await asyncio.to_thread(stack.close)
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+async def test_a_process_is_killed_between_its_claims_and_the_answer(
+    limit: int, mongo_server: MongoServer, mongo_database: str
+) -> None:
+    """The client asks again by its key: another process hands out the very claims."""
+    async with mongo_proxy(mongo_server.uri) as proxy:
+        beside = MongoServer(mongo_server.name, proxy.uri)
+        stack, store = await asyncio.to_thread(_started, beside, mongo_database)
+        stored = AsyncMongoClient[dict[str, Any]](mongo_server.uri)
+        try:
+            async with client_of(store) as client:
+                await client.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in "abcd"])
+                sender = proxy.keep("bulkWrite")
+                asking = asyncio.create_task(
+                    client.dequeue_many_rollouts(limit=limit, worker_id="w")
+                )
+                port = await asyncio.wait_for(sender, 60)
+                claimed = {
+                    document["rollout_id"]: document["attempts"][0]["attempt_id"]
+                    for document in await stored[mongo_database]["rollouts"].find().to_list()
+                    if document.get("attempts")
+                }
+                assert (len(claimed), asking.done()) == (limit, False)
+                before = store.workers()
+                (victim,) = (pid for pid in before if (port, proxy.port) in sockets(pid))
+                os.kill(victim, signal.SIGKILL)
+                told = await asyncio.wait_for(asking, 60)
+                assert {one.rollout_id: one.attempt.attempt_id for one in told} == claimed
+                assert victim not in store.workers()
+                rest = await client.dequeue_many_rollouts(limit=9, worker_id="w")
+                assert {one.rollout_id for one in rest} & claimed.keys() == set()
+                assert len(rest) == 4 - limit
+                for one in (*told, *rest):
+                    (attempt,) = await client.query_attempts(one.rollout_id)
+                    assert attempt.attempt_id == one.attempt.attempt_id
+                await verify_totals(client, total_rollouts=4, total_attempts=4)
+        finally:
+            await stored.close()
             await asyncio.to_thread(stack.close)
 
 

@@ -1,4 +1,4 @@
-"""A TCP proxy before MongoDB that loses answers, or requests, of one kind."""
+"""A TCP proxy before MongoDB that loses or keeps answers, or loses requests, of one kind."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class MongoProxy:
         self._word = b""
         self._times = 0
         self._before = False
+        self._keeps: tuple[bytes, asyncio.Future[int]] | None = None
         self._serving: set[asyncio.Task[None]] = set()
         self.lost = 0
 
@@ -32,6 +33,15 @@ class MongoProxy:
     def lose(self, command: str, *, times: int, before: bool = False) -> None:
         """Cut the connection after the server has carried out ``command``, or ``before`` that."""
         self._word, self._times, self._before = command.encode(), times, before
+
+    def keep(self, command: str) -> asyncio.Future[int]:
+        """Keep the answer to the next ``command`` from whoever sent it, for good.
+
+        Returns when the server has carried it out: the sender's port.
+        """
+        kept = asyncio.get_running_loop().create_future()
+        self._keeps = command.encode(), kept
+        return kept
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection, until :meth:`close`."""
@@ -67,20 +77,31 @@ class MongoProxy:
         try:
             while True:
                 request = await _message(reader)
+                kept = self._kept(request)
                 loses = self._times > 0 and self._word in request[:100]
                 if loses:
                     self._times -= 1
                     self.lost += 1
                     if self._before:
                         return
+                if loses or kept is not None:
                     await _cancelled(answers)  # nobody else may read what comes now
                 up_writer.write(request)
                 await up_writer.drain()
-                if loses:
+                if loses or kept is not None:
                     await _message(up_reader)  # it was carried out, and nobody learns of it
+                    if kept is not None:
+                        kept.set_result(writer.get_extra_info("peername")[1])
+                        await reader.read()
                     return
         finally:
             await _cancelled(answers)
+
+    def _kept(self, request: bytes) -> asyncio.Future[int] | None:
+        if self._keeps is None or self._keeps[0] not in request[:100]:
+            return None
+        (_, kept), self._keeps = self._keeps, None
+        return kept
 
     async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(2**16):
