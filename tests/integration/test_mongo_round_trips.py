@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Iterator
+from typing import Any, TypeVar
 
 import pytest
 from mongo import MongoServer, mongo_database, mongo_server  # noqa: F401 - fixtures
@@ -14,6 +14,7 @@ from mongo_support import Commands, make_span
 from agl.store.mongo import MongoLightningStore
 from agl.types import AttemptedRollout, AttemptUpdate, EnqueueRolloutRequest, RolloutConfig
 
+T = TypeVar("T")
 MANY = [EnqueueRolloutRequest(input={"n": n}) for n in range(150)]
 
 
@@ -86,6 +87,30 @@ async def test_attempts(store: MongoLightningStore, commands: Commands) -> None:
         with commands.counted() as sent:
             await change
         assert sent == wanted
+
+
+async def test_of_a_rollout_that_another_process_has(
+    store: MongoLightningStore,
+    mongo_server: MongoServer,  # noqa: F811
+    mongo_database: str,  # noqa: F811
+) -> None:
+    commands = Commands()
+    async with MongoLightningStore(
+        mongo_uri=mongo_server.uri,
+        mongo_client_kwargs={"event_listeners": [commands]},
+        database_name=mongo_database,
+        partition_id=store.partition_id,
+        scan_debounce_seconds=1e9,
+    ) as other:
+        await other.query_rollouts(limit=0)  # the first call of a store wakes its watchdog
+        for change in (
+            lambda one: other.update_attempt(one.rollout_id, "latest", status="succeeded"),
+            lambda one: other.add_span(make_span(one, 1)),
+        ):
+            rollout = await store.start_rollout({"q": 1})
+            with commands.counted() as sent:
+                assert await change(rollout) is not None
+            assert sent == ["find", "bulkWrite"]
 
 
 async def test_many_attempts_at_once(store: MongoLightningStore, commands: Commands) -> None:
@@ -252,26 +277,55 @@ async def test_no_command_of_the_store_scans_or_sorts(
 async def test_an_older_server_gets_one_bulk_for_each_collection(
     store: MongoLightningStore, commands: Commands
 ) -> None:
+    """The budgets that docs/architecture.md has for it."""
     (await store.collections.lane()).combiner.by_collection = True
+    before = len(commands.sent)
+
+    async def cost(call: Awaitable[T], *expected: str) -> T:
+        with commands.counted() as sent:
+            result = await call
+        assert sorted(sent) == sorted(expected)
+        return result
+
+    read, document, worker, counters = "find", "update", "update", "update"
+    decision = (read, document, worker, counters)
     started = time.time()
-    rollout = await _running(store, worker_id="w")
-    assert await store.add_span(make_span(rollout, 1)) is None
-    await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
-    many = await store.enqueue_many_rollouts(MANY[:5])
-    claimed = await store.dequeue_many_rollouts(limit=10, worker_id="w2")
-    assert {one.rollout_id for one in claimed} > {one.rollout_id for one in many}
+    one = await cost(store.start_rollout(1, worker_id="w"), read, "insert", worker, counters)
+    await cost(store.enqueue_rollout(2), read, "insert", counters)
+    many = await cost(
+        store.enqueue_many_rollouts(MANY[:5]), "update", "insert", counters, "commitTransaction"
+    )
+    first = await cost(store.dequeue_rollout(worker_id="w2"), *decision)
+    assert first is not None
+    others = store.dequeue_many_rollouts(limit=7, worker_id="w2")
+    claimed = await cost(others, *decision, *[document] * 6)
+    assert {rollout.rollout_id for rollout in claimed} > {rollout.rollout_id for rollout in many}
+    await cost(store.update_attempt(first.rollout_id, "latest", status="succeeded"), *decision)
+    await cost(
+        store.update_rollout(claimed[0].rollout_id, status="cancelled"), read, document, counters
+    )
+    again = await cost(store.start_attempt(one.rollout_id, worker_id="w"), *decision)
+    await cost(store.statistics(), "aggregate")
+    await cost(store.query_rollouts(limit=3), "find", "find")
+    await cost(store.query_rollouts(sort_by="end_time", limit=3), "find", "find", "find")
+    await cost(store.add_span(make_span(again, 1)), *decision, "insert", "insert")
+    for spans in ([2], range(3, 9)):  # a heartbeat may be due
+        with commands.counted() as sent:
+            await store.add_many_spans([make_span(again, number) for number in spans])
+        assert 3 <= len(sent) <= 4
+    await store.update_attempt(one.rollout_id, "latest", status="succeeded")
     await store.add_resources({})
 
-    assert "bulkWrite" not in commands.names[-12:]
-    found = await store.get_rollout_by_id(rollout.rollout_id)
+    assert "bulkWrite" not in commands.names[before:]
+    found = await store.get_rollout_by_id(one.rollout_id)
     assert isinstance(found, AttemptedRollout)
     assert (found.status, found.attempt.status) == ("succeeded", "succeeded")
     assert (found.end_time or 0) >= started
     await _settled(store)
     statistics = await store.statistics()
-    assert statistics["total_rollouts"] == 8
-    assert statistics["total_attempts"] == 8
-    assert statistics["total_spans"] == 1
+    assert statistics["total_rollouts"] == 9
+    assert statistics["total_attempts"] == 10
+    assert statistics["total_spans"] == 8
 
 
 async def _settled(store: MongoLightningStore) -> None:
