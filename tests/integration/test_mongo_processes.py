@@ -10,8 +10,10 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import urllib.error
 import urllib.request
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,13 @@ from ports import free_port
 from processes import make_certificate, run_agl
 from raw_load import raw_load
 
+from agl.store.mongo import MongoLightningStore
 from agl.types import EnqueueRolloutRequest
 
 __all__ = ["mongo_database", "mongo_server"]
 
+OPENSSL = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
+FORK = Path(__file__).parents[1] / "support" / "mongo_fork.py"
 STAND_IN = server_name() if server_name() != "mongod" else "secantusd-py"
 
 
@@ -105,7 +110,7 @@ async def test_processes_are_replaced_after_so_many_requests(
         assert store.stop() == 0
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
+@OPENSSL
 def test_a_process_that_cannot_start_takes_nothing_with_it(
     mongo_server: MongoServer, mongo_database: str, tmp_path: Path
 ) -> None:
@@ -195,6 +200,39 @@ async def test_nobody_has_to_send_a_request_again_because_of_sighup(
         assert store.stop() == 0
 
 
+@OPENSSL
+async def test_sighup_takes_a_new_certificate(
+    mongo_server: MongoServer, mongo_database: str, tmp_path: Path
+) -> None:
+    """As whoever renews it does: both files change, then the signal; no request fails."""
+    cert, key = make_certificate(tmp_path, "own")
+    new_cert, new_key = make_certificate(tmp_path, "new")
+    old, new = cert.read_text(), new_cert.read_text()
+    trust = ssl.create_default_context(cadata=old + new)
+    options = ("--tls-cert", str(cert), "--tls-key", str(key))
+    with store_on_mongo(mongo_server, mongo_database, *options) as store:
+        async with raw_load(store, players=4, tls=trust) as raw:
+            await raw.progress()
+            assert shown_certificate(store) == old
+            new_cert.replace(cert)
+            new_key.replace(key)
+            first = store.workers()
+            await raw.progress()
+            assert shown_certificate(store) == old
+            store.process.send_signal(signal.SIGHUP)
+            await until("new processes", lambda: rolled(store, first))
+            await raw.progress()
+            assert {shown_certificate(store) for _ in range(8)} == {new}
+        assert raw.failures == []
+        assert set(raw.answered) == {201}
+        assert store.stop() == 0
+
+
+def shown_certificate(store: RunningStore) -> str:
+    """That of a new connection."""
+    return ssl.get_server_certificate(("127.0.0.1", store.port), timeout=30)
+
+
 def test_sighup_keeps_what_works(
     mongo_server: MongoServer, mongo_database: str, tmp_path: Path
 ) -> None:
@@ -222,6 +260,32 @@ def test_sighup_keeps_what_works(
         assert status_of(store, "old") == 200
         assert "s3cret" not in store.log.read_text()
         assert store.stop() == 0
+
+
+# Forks
+
+
+async def test_what_was_made_before_a_fork_is_not_used_in_the_child(
+    mongo_server: MongoServer, mongo_database: str
+) -> None:
+    """Parent and child use one store at the same time; another child only closes it."""
+    place = (mongo_server.uri, mongo_database, "pt-fork")
+    forks = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, FORK, *place],
+        stdout=subprocess.PIPE,
+        timeout=180,
+        check=False,
+    )
+    assert forks.returncode == 0
+    child, parent = map(json.loads, forks.stdout.splitlines())
+    assert (child["borrowed"], parent["borrowed"]) == (0, 0)
+    assert min(child["made"], parent["made"]) > 0
+    async with MongoLightningStore(
+        mongo_uri=place[0], database_name=place[1], partition_id=place[2]
+    ) as store:
+        ids = Counter(one.rollout_id for one in await store.query_rollouts())
+    assert ids == Counter([*child["enqueued"], *parent["enqueued"]])
 
 
 # Stopping

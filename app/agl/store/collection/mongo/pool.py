@@ -125,9 +125,13 @@ class MongoClientPool:
             client = self._add_client(loop)
         return client
 
-    def _add_client(self, loop: asyncio.AbstractEventLoop) -> Client:
+    def _leave_to_parent(self) -> None:
+        """After a fork, forget what was inherited: it belongs to the parent."""
         if self._pid != os.getpid():
-            self._start_empty()  # what was inherited belongs to the parent
+            self._start_empty()
+
+    def _add_client(self, loop: asyncio.AbstractEventLoop) -> Client:
+        self._leave_to_parent()
         with self._mutex:
             if self._closed:
                 raise RuntimeError("MongoClientPool is closed")
@@ -164,6 +168,7 @@ class MongoClientPool:
 
     async def close_here(self) -> None:
         """Close the client of the running event loop, if there is one; others go on."""
+        self._leave_to_parent()
         with self._mutex:
             client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
@@ -171,6 +176,7 @@ class MongoClientPool:
 
     async def close(self) -> None:
         """Close the clients of all event loops; failures are logged. Closing twice is harmless."""
+        self._leave_to_parent()
         with self._mutex:
             self._closed = True
             clients = list(self._clients.items())
