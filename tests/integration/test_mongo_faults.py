@@ -184,7 +184,8 @@ async def test_a_process_is_killed_between_its_claims_and_the_answer(
                 for one in (*told, *rest):
                     (attempt,) = await client.query_attempts(one.rollout_id)
                     assert attempt.attempt_id == one.attempt.attempt_id
-                await verify_totals(client, total_rollouts=4, total_attempts=4)
+                place = mongo_server, mongo_database
+                await verify_totals(client, place, total_rollouts=4, total_attempts=4)
         finally:
             await stored.close()
             await asyncio.to_thread(stack.close)
@@ -304,7 +305,7 @@ async def test_the_password_is_changed_and_changed_back(tmp_path: Path) -> None:
             await progress(ledger)
         assert any("MongoDB refused the user or password" in one for one in ledger.failures)
         assert not any("s3cret" in one or "mongodb://" in one for one in ledger.failures)
-        await verify(store, ledger)
+        await verify(store, ledger, died_on=(server, DATABASE))
         no_secret(store)
         assert store.stop() == 0
 

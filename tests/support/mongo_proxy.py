@@ -1,4 +1,4 @@
-"""A TCP proxy before MongoDB that loses or keeps answers, or loses requests, of one kind."""
+"""A TCP proxy before MongoDB that loses answers, or requests, of one kind."""
 
 from __future__ import annotations
 
@@ -34,15 +34,6 @@ class MongoProxy:
         """Cut the connection after the server has carried out ``command``, or ``before`` that."""
         self._word, self._times, self._before = command.encode(), times, before
 
-    def keep(self, command: str) -> asyncio.Future[int]:
-        """Keep the answer to the next ``command`` from whoever sent it, for good.
-
-        Returns when the server has carried it out: the sender's port.
-        """
-        kept = asyncio.get_running_loop().create_future()
-        self._keeps = command.encode(), kept
-        return kept
-
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection, until :meth:`close`."""
         task = asyncio.create_task(self._serve(reader, writer))
@@ -54,6 +45,15 @@ class MongoProxy:
         for task in (serving := list(self._serving)):
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
+
+    def keep(self, command: str) -> asyncio.Future[int]:
+        """Keep the answer to the next ``command`` from whoever sent it, for good.
+
+        Returns when the server has carried it out: the sender's port.
+        """
+        kept = asyncio.get_running_loop().create_future()
+        self._keeps = command.encode(), kept
+        return kept
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection(LOOPBACK, self._upstream)
@@ -77,8 +77,8 @@ class MongoProxy:
         try:
             while True:
                 request = await _message(reader)
-                kept = self._kept(request)
                 loses = self._times > 0 and self._word in request[:100]
+                kept = self._kept(request)
                 if loses:
                     self._times -= 1
                     self.lost += 1
@@ -97,16 +97,16 @@ class MongoProxy:
         finally:
             await _cancelled(answers)
 
+    async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(2**16):
+            writer.write(data)
+            await writer.drain()
+
     def _kept(self, request: bytes) -> asyncio.Future[int] | None:
         if self._keeps is None or self._keeps[0] not in request[:100]:
             return None
         (_, kept), self._keeps = self._keeps, None
         return kept
-
-    async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(2**16):
-            writer.write(data)
-            await writer.drain()
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
