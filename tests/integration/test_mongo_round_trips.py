@@ -113,6 +113,20 @@ async def test_of_a_rollout_that_another_process_has(
             assert sent == ["find", "bulkWrite"]
 
 
+async def test_dequeue_of_more_than_a_bulk_takes(
+    store: MongoLightningStore,
+    commands: Commands,
+    mongo_server: MongoServer,  # noqa: F811
+) -> None:
+    if mongo_server.is_slow:
+        pytest.skip("the Python stand-in takes 10 s for so many")
+    for _ in range(5):
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(500)])
+    with commands.counted() as sent:
+        assert len(await store.dequeue_many_rollouts(limit=2_500, worker_id="w")) == 2_500
+    assert len(sent) <= 3
+
+
 async def test_many_attempts_at_once(store: MongoLightningStore, commands: Commands) -> None:
     started = [await store.start_rollout(n) for n in range(20)]
     updates = [
