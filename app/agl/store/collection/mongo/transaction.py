@@ -45,7 +45,8 @@ async def in_transaction(
         Exception: what ``work`` raised; nothing was written.
     """
     deadline = time.monotonic() + give_up_seconds
-    async with client.start_session() as session:
+    # All reads and writes go to the primary, and a stand-in's bulkWrite takes no read concern.
+    async with client.start_session(causal_consistency=False) as session:
         while True:
             try:
                 result = await _once(session, work, snapshot, metrics, deadline)
