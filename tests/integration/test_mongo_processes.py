@@ -58,7 +58,7 @@ async def test_a_killed_process_is_replaced_under_load(
     """Our client repeats what broke; of those who repeat nothing only the dead one's notice."""
     with store_on_mongo(mongo_server, mongo_database) as store:
         lost: set[int] = set()
-        async with load(store) as ledger, raw_load(store, players=4) as raw:
+        async with load(store) as ledger, raw_load(store, players=3) as raw:
             for _ in range(3):
                 target = len(ledger.finished) + 10
                 await until("progress", lambda target=target: len(ledger.finished) >= target)
@@ -103,7 +103,7 @@ async def test_processes_are_replaced_after_so_many_requests(
     options = ("--worker-max-requests", "60")
     with store_on_mongo(mongo_server, mongo_database, *options) as store:
         first = store.workers()
-        async with load(store) as ledger, raw_load(store, players=4) as raw:
+        async with load(store) as ledger, raw_load(store, players=3) as raw:
             await until("replacement", lambda: not first & store.workers())
         assert raw.failures == []
         await raw.verify()
