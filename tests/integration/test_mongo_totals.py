@@ -92,3 +92,15 @@ async def test_who_writes_again_meanwhile_is_not_folded(opened: Open) -> None:
     assert await _reconciler(reader).fold() == 0
     assert (await _totals(reader))["total_rollouts"] == 2
     assert await reader.reconcile() == {}
+
+
+async def test_who_has_been_silent_goes_on_when_others_have_folded_it(opened: Open) -> None:
+    silent, other = opened(), opened()
+    await _ended(silent, FOLD_SECONDS + 60)
+    (await silent.collections.lane()).totals._written -= FOLD_SECONDS + 60
+    assert await _reconciler(other).fold() == 1
+    assert (await _totals(silent))["total_rollouts"] == 1
+    await silent.start_rollout("b")
+    for store in (silent, other):
+        assert (await _totals(store))["total_rollouts"] == 2
+    assert await other.reconcile() == {}

@@ -82,8 +82,7 @@ class Totals:
 
     def write(self, delta: Mapping[str, int]) -> Write | None:
         """Count ``delta``; returns what makes the slot's document say so, if anything changed."""
-        if time.monotonic() - self._written > SLOT_SECONDS and not self._dirty:
-            self._take_slot({})
+        self._leave_old_slot()
         self._add(delta, 1)
         if not delta and not self._dirty:
             return None
@@ -98,6 +97,11 @@ class Totals:
         }
         match = {"_id": self._document_id("w"), "serial": {"$lt": self._serial}}
         return Write(COUNTERS, {"$set": values}, match, upsert=True)
+
+    def _leave_old_slot(self) -> None:
+        """Others may fold it from now on; what it holds is stored and counts as theirs."""
+        if time.monotonic() - self._written > SLOT_SECONDS and not self._dirty:
+            self._take_slot({})
 
     def take_back(self, delta: Mapping[str, int]) -> None:
         """What was counted did not happen."""
@@ -164,6 +168,7 @@ class Totals:
 
     def sum(self, documents: Iterable[Mapping[str, Any]]) -> dict[str, int]:
         """The totals that counter documents make; our own as we know them."""
+        self._leave_old_slot()
         ours = self._document_id("w")
         totals = dict(self._numbers)
         for document in documents:
