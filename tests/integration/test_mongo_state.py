@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -14,8 +15,9 @@ from state_recount import REWARD, recount
 
 from agl.config import MongoSettings
 from agl.store.collection.mongo.indexes import INDEXES, LEGACY, missing_indexes
+from agl.store.collection.mongo.reconciling import FIRST_PAUSE_SECONDS, RECONCILE_SECONDS
 from agl.store.collection.mongo.totals import COUNTERS, Reconciler
-from agl.store.mongo import RECONCILE_SECONDS, MongoLightningStore
+from agl.store.mongo import MongoLightningStore
 from agl.store.mongo_admin import start
 from agl.store.mongo_admin.servers import StoreServer
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig, RolloutMode
@@ -239,8 +241,8 @@ async def test_of_all_processes_one_looks_after_the_totals_in_an_hour(
     async def look(store: MongoLightningStore) -> int:
         """The attempts that are counted afterwards; there are 5 too many before."""
         await counters.update_one({"_id": f"{PARTITION}/base"}, {"$inc": {"numbers.attempts": 5}})
-        store._next_reconcile = 0.0
-        store._reconcile_now_and_then()
+        store._reconciling._next = 0.0
+        await store.watchdog._sweep(64)
         await store.collections.lane_now().close()  # waits for what runs beside calls
         return (await store.statistics())["total_attempts"]
 
@@ -249,10 +251,40 @@ async def test_of_all_processes_one_looks_after_the_totals_in_an_hour(
     long_ago = {"$inc": {"reconciled": -RECONCILE_SECONDS}}
     await counters.update_one({"_id": f"{PARTITION}/base"}, long_ago)
     assert await look(stores[1]) == 1
-    await counters.update_one({"_id": f"{PARTITION}/base"}, long_ago)
+    stores[0].reconcile_soon()
+    assert await look(stores[0]) == 1
+    began = time.time()
     reconcilers = [Reconciler(counters.database, PARTITION) for _ in range(5)]
-    turns = await asyncio.gather(*(one.take_turn(RECONCILE_SECONDS) for one in reconcilers))
+    turns = await asyncio.gather(*(one.take_turn(began) for one in reconcilers))
     assert sum(turns) == 1
+
+
+async def test_whoever_is_disturbed_while_reconciling_tries_again_soon(
+    stores: tuple[MongoLightningStore, MongoLightningStore],
+    mongo_database: str,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, other = stores
+    await store.start_rollout(1)
+    counters = store.collections.pool.database(mongo_database)[COUNTERS]
+    await counters.update_one({"_id": f"{PARTITION}/base"}, {"$inc": {"numbers.attempts": 5}})
+    look = Reconciler._look
+
+    async def disturbed(self: Reconciler) -> Any:
+        found = await look(self)
+        await other.start_rollout(2)
+        return found
+
+    store._reconciling._next = 0.0
+    with monkeypatch.context() as patch:
+        patch.setattr(Reconciler, "_look", disturbed)
+        await store.watchdog._sweep(64)
+        await store.collections.lane_now().close()
+    assert (await store.statistics())["total_attempts"] == 3 + 5
+    pause = store._reconciling._next - time.monotonic()
+    assert FIRST_PAUSE_SECONDS / 2 < pause <= RECONCILE_SECONDS / 2
+    assert await Reconciler(counters.database, PARTITION).take_turn(0.0)  # it has been given back
+    assert await store.reconcile() == {"attempts": -5}
 
 
 async def test_indexes_and_totals_are_there_before_a_store_serves(

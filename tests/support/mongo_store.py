@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,9 +22,7 @@ from mongo_support import make_span
 from ports import free_port
 from processes import BIN, environment
 
-from agl.config import MongoSettings
 from agl.store.client_server import LightningStoreClient
-from agl.store.mongo import MongoLightningStore
 from agl.types import (
     RUNNING_STATUSES,
     Attempt,
@@ -316,13 +313,10 @@ async def _work(client: LightningStoreClient, worker_id: str, ledger: Ledger) ->
     ledger.finish(claimed)
 
 
-Place = tuple[MongoServer, str]
 """A MongoDB and a database."""
 
 
-async def verify(
-    store: RunningStore, ledger: Ledger, token: str = "", *, died_on: Place | None = None
-) -> None:
+async def verify(store: RunningStore, ledger: Ledger, token: str = "") -> None:
     """Everything acknowledged is there, once, as it was acknowledged; nothing was run twice.
 
     And nothing is there that nobody knows of: of each attempt its player was told, or is still
@@ -332,8 +326,6 @@ async def verify(
         store: Whom to ask.
         ledger: What has to be there.
         token: Of the store.
-        died_on: Where server processes were killed: corrections of the totals that they had not
-            yet sent are made by a reconciliation.
     """
     assert ledger.twice == []
     async with client_of(store, token) as client:
@@ -346,7 +338,6 @@ async def verify(
         _verify_spans(spans, ledger)
         await verify_totals(
             client,
-            died_on,
             total_rollouts=len(found),
             total_attempts=sum(map(len, attempts.values())),
             total_spans=sum(map(len, spans.values())),
@@ -416,27 +407,16 @@ def _verify_spans(spans: Mapping[str, list[Span]], ledger: Ledger) -> None:
         assert ledger.spans.get(key, nothing) <= set(there) <= ledger.sent.get(key, nothing), key
 
 
-async def verify_totals(
-    client: LightningStoreClient, died_on: Place | None = None, **expected: int
-) -> None:
-    """Corrections of totals follow a moment later."""
+async def verify_totals(client: LightningStoreClient, **expected: int) -> None:
+    """Corrections of totals follow a moment later, those of processes that were killed as well."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    for looks in count():
+    while True:
         statistics: dict[str, Any] = dict(await client.statistics())
         found = {name: statistics[name] for name in expected}
         if found == expected:
             return
         assert time.monotonic() < deadline, f"{found} rather than {expected}"
         await asyncio.sleep(0.1)
-        if died_on is not None and looks >= 20:
-            await _reconcile(*died_on)
-
-
-async def _reconcile(server: MongoServer, database: str) -> None:
-    async with MongoLightningStore(
-        mongo_uri=server.uri, database_name=database, partition_id=MongoSettings().partition_id
-    ) as beside:
-        await beside.reconcile()
 
 
 async def until(what: str, condition: Callable[[], bool]) -> None:

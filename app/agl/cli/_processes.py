@@ -30,6 +30,7 @@ from agl.utils.multiprocess import shutdown_metrics
 from agl.utils.server_runners import GRACE_SECONDS
 
 if TYPE_CHECKING:
+    from agl.store.mongo import MongoLightningStore
     from agl.store.rest.app import StoreApp
     from agl.utils.metrics import MetricsBackend
 
@@ -88,6 +89,7 @@ class StoreProcesses:
         self._instance_id = ""
         self._bind = ""
         self._tracker: MetricsBackend | None = None
+        self._store: MongoLightningStore | None = None
 
     @property
     def partition_id(self) -> str:
@@ -111,7 +113,9 @@ class StoreProcesses:
         listener = listen(settings.host, settings.port)
         self._bind = f"fd://{listener.detach()}"  # gunicorn's from here on
         made = self._application(settings, self._mongo, token), self._options(settings)
-        return _arbitrate(RollingArbiter(ReloadableApp(made, self.remake), self._announce_ready))
+        self._note_death()  # of whoever served before
+        app = ReloadableApp(made, self.remake)
+        return _arbitrate(RollingArbiter(app, self._announce_ready, self._note_death))
 
     def remake(self) -> Made:
         """What the next processes run, by the command line and files as they are now.
@@ -148,6 +152,10 @@ class StoreProcesses:
             settings.n_workers,
         )
 
+    def _note_death(self) -> None:
+        if self._store is not None:
+            self._store.reconcile_soon()
+
     def _still_fixed(self, settings: StoreSettings) -> StoreSettings:
         """The settings with those that cannot change as they were."""
         was = self._settings
@@ -183,7 +191,7 @@ class StoreProcesses:
 
         connect = mongo_admin("connect")
         servers = mongo_admin("servers")
-        store = MongoLightningStore(
+        store = self._store = MongoLightningStore(
             mongo_uri=mongo.uri,
             mongo_client_kwargs=connect.client_kwargs(mongo),
             database_name=mongo.database,

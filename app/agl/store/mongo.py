@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -26,10 +25,11 @@ from agl.store.collection.mongo.collections import MongoLightningCollections
 from agl.store.collection.mongo.heartbeats import HEARTBEAT_SECONDS
 from agl.store.collection.mongo.lane import ConflictError, Lane, conflict_pause
 from agl.store.collection.mongo.pool import DEFAULT_MONGO_URI, MongoClientPool
+from agl.store.collection.mongo.reconciling import Reconciling, reconcile
 from agl.store.collection.mongo.roots import NOT_UNDER_WAY, Pace, Root
 from agl.store.collection.mongo.section import Section
 from agl.store.collection.mongo.state import read_state
-from agl.store.collection.mongo.totals import Reconciler, rollouts_in
+from agl.store.collection.mongo.totals import rollouts_in
 from agl.store.collection.mongo.watch import FinishWatcher
 from agl.store.collection_based import CollectionBasedLightningStore
 from agl.store.operations import operation
@@ -53,7 +53,6 @@ logger = logging.getLogger(__name__)
 __all__ = ["MongoLightningStore"]
 
 DEFAULT_DATABASE = "agentlightning"
-RECONCILE_SECONDS = 3600.0
 _LOST_CLAIMS = 32
 """Claims of one dequeue that others may have been faster with; each has drawn an id."""
 
@@ -100,7 +99,7 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
         self._watchers: WeakKeyDictionary[asyncio.AbstractEventLoop, FinishWatcher] = (
             WeakKeyDictionary()
         )
-        self._next_reconcile = time.monotonic() + RECONCILE_SECONDS
+        self._reconciling = Reconciling()
         self._adopted = False
         super().__init__(
             MongoLightningCollections(
@@ -433,7 +432,8 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
         due = await self.collections.due(now, limit, adopt=not self._adopted)
         self._adopted = self._adopted or len(due) < limit
         await asyncio.gather(*(self._look_at(rollout_id, now) for rollout_id in due))
-        self._reconcile_now_and_then()
+        if self._reconciling.is_due():
+            self.collections.lane_now().run_beside(self._reconcile_in_turn())
         return len(due)
 
     async def _look_at(self, rollout_id: str, now: float) -> None:
@@ -452,26 +452,19 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
 
         await self._write_section(look)
 
-    def _reconcile_now_and_then(self) -> None:
-        if time.monotonic() < self._next_reconcile:
-            return
-        self._next_reconcile = time.monotonic() + RECONCILE_SECONDS
-        self.collections.lane_now().run_beside(self._reconcile_in_turn())
+    def reconcile_soon(self) -> None:
+        """A server process has died, or may have: compare the totals with what is there soon."""
+        self._reconciling.soon()
 
     async def _reconcile_in_turn(self) -> None:
-        lane = await self.collections.lane()
-        if await Reconciler(lane.database, self.partition_id).take_turn(RECONCILE_SECONDS):
-            await self.reconcile()
+        await self._reconciling.run(await self.collections.lane())
 
     async def reconcile(self) -> Mapping[str, int]:
         """Compare the totals with what is there and correct them; returns what was added.
 
         Nothing is done while anybody writes. Counts all documents of the partition.
         """
-        lane = await self.collections.lane()
-        reconciler = Reconciler(lane.database, self.partition_id)
-        await lane.reading(reconciler.fold)
-        return await lane.reading(reconciler.reconcile)
+        return await reconcile(await self.collections.lane()) or {}
 
 
 def resources_mark(ids: RequestIds) -> str:

@@ -53,10 +53,17 @@ class RollingArbiter(Arbiter):
     Args:
         app: The application, with gunicorn's settings.
         on_ready: Called once, when the first worker serves.
+        on_death: Called when a worker has ended that was not told to, before its successor starts.
     """
 
-    def __init__(self, app: Any, on_ready: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        app: Any,
+        on_ready: Callable[[], None] | None = None,
+        on_death: Callable[[], None] | None = None,
+    ) -> None:
         self._on_ready = on_ready
+        self._on_death = on_death
         self._has_served = False
         self._not_before = 0.0
         self._stopping = False
@@ -106,6 +113,8 @@ class RollingArbiter(Arbiter):
         if self._stopping:
             return
         ended: list[Any] = [before[pid] for pid in before.keys() - self.WORKERS.keys()]
+        if self._on_death is not None and any(not worker.leaving_since for worker in ended):
+            self._on_death()
         if all(worker.reported or worker.leaving_since for worker in ended):
             return
         if not self._has_served:

@@ -248,32 +248,40 @@ class Reconciler:
         }
         await counters.update_one({"_id": self._base}, {"$setOnInsert": first}, upsert=True)
 
-    async def reconcile(self) -> dict[str, int]:
+    async def reconcile(self) -> dict[str, int] | None:
         """Correct a difference that stays the same over two looks while nobody writes.
 
-        Returns what was added to the counters.
+        Returns what was added to the counters; ``None`` if somebody wrote meanwhile.
         """
         first = await self._look()
         await asyncio.sleep(LOOK_SECONDS)
         second = await self._look()
         difference = _difference(second)
-        if not difference or first != second:
+        if not difference:
             return {}
+        if first != second:
+            return None
         changes = {f"numbers.{name}": number for name, number in difference.items()}
         match = {"_id": self._base, "serial": dict(second.serials)[self._base]}
         result = await self._database[COUNTERS].update_one(
             match, {"$inc": {**changes, "serial": 1}}
         )
-        if result.matched_count:
-            logger.warning("Totals of partition %s corrected: %s", self._partition_id, difference)
-        return difference if result.matched_count else {}
+        if not result.matched_count:
+            return None
+        logger.warning("Totals of partition %s corrected: %s", self._partition_id, difference)
+        return difference
 
-    async def take_turn(self, seconds: float) -> bool:
-        """Whether to reconcile: at most one process of all does within so many seconds."""
-        now = time.time()
-        match = {"_id": self._base, "reconciled": {"$not": {"$gt": now - seconds}}}
-        update = {"$set": {"reconciled": now}}
+    async def take_turn(self, since: float) -> bool:
+        """Whether to reconcile: nobody else has begun since then, in seconds since the epoch."""
+        match = {"_id": self._base, "reconciled": {"$not": {"$gt": since}}}
+        update = {"$set": {"reconciled": time.time()}}
         return (await self._database[COUNTERS].update_one(match, update)).matched_count > 0
+
+    async def give_turn_back(self) -> None:
+        """It came to nothing."""
+        await self._database[COUNTERS].update_one(
+            {"_id": self._base}, {"$unset": {"reconciled": True}}
+        )
 
     async def fold(self) -> int:
         """Add what slots of ended processes hold to the base; returns how many documents went."""
