@@ -214,7 +214,7 @@ def _collections_row() -> Row:
                 "Writes, transactions and commits that were sent again after a failure, and "
                 "transactions given up.",
                 OPS,
-                6,
+                5,
                 (
                     Query(
                         only_some(rate_by("agl_mongo_retries_total", ("operation",))),
@@ -235,7 +235,7 @@ def _collections_row() -> Row:
                 "Waiting for a Connection (P50, P95, P99)",
                 "How long the store's calls wait for a free connection of their pool.",
                 SECONDS,
-                6,
+                7,
                 quantile_queries("agl_mongo_pool_wait"),
                 "No store on MongoDB",
             ),
