@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
-from collections.abc import AsyncGenerator
+import warnings
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
 from mongo import MongoServer, mongo_database, mongo_server, running_stand_in  # noqa: F401
+from mongo_support import Commands, Sockets, make_span
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 from pymongo.errors import OperationFailure
@@ -21,7 +24,9 @@ from agl.store.collection.mongo import (
     MongoBasedQueue,
     MongoClientPool,
 )
+from agl.store.collection.mongo.metrics import open_connections
 from agl.store.collection.mongo.transaction import in_transaction
+from agl.store.mongo import MongoLightningStore
 from agl.utils.metrics import PrometheusMetricsBackend
 
 
@@ -68,6 +73,86 @@ async def test_commands_and_connections_are_counted(metered: Metered, mongo_data
     waited = metered.value("pool_wait_count", status="OK")
     assert waited is not None
     assert waited >= 4
+
+
+async def test_the_size_of_the_pools_is_what_is_open(mongo_server: MongoServer) -> None:  # noqa: F811
+    """Of all clients of this process, also when one was dropped with its event loop."""
+    gc.collect()
+    sockets = Sockets(mongo_server.uri)
+    before, earlier = open_connections(), sockets.of(os.getpid())
+
+    async def use(pool: MongoClientPool) -> None:
+        ping = pool.client().admin.command
+        await asyncio.gather(*(ping("ping") for _ in range(4)))
+
+    def agrees(clients: int) -> bool:
+        opened = len(sockets.of(os.getpid()) - earlier) - clients * sockets.watching
+        return open_connections() - before == opened >= 2 * clients
+
+    async with Metered(sockets.uri).pool as one:
+        kept = one.client()
+        await use(one)
+        await _until(lambda: agrees(1))
+        async with Metered(sockets.uri).pool as two:
+            await use(two)
+            await asyncio.to_thread(asyncio.run, use(two))
+            await _until(lambda: agrees(3))
+            assert _in_a_fork(open_connections) == 0
+            with warnings.catch_warnings(action="ignore"):
+                await two.close()
+                gc.collect()
+        await _until(lambda: agrees(1))
+    await _until(lambda: agrees(0))
+    del kept  # until now: its connections were closed, not forgotten
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    deadline = asyncio.get_running_loop().time() + 60
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.02)
+
+
+def _in_a_fork(read: Callable[[], int]) -> int:
+    with warnings.catch_warnings(action="ignore"):  # there are threads; the child needs none
+        child = os.fork()
+    if child == 0:
+        os._exit(read())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+async def test_the_size_of_each_batch_is_counted(
+    mongo_server: MongoServer,  # noqa: F811
+    mongo_database: str,  # noqa: F811
+) -> None:
+    commands, registry = Commands(), CollectorRegistry()
+    tracker = PrometheusMetricsBackend(registry=registry)
+
+    def counted(kind: str) -> tuple[float, float]:
+        tracker.flush()
+        name, labels = "agl_mongo_batch_size", {"kind": kind}
+        found = (registry.get_sample_value(f"{name}_{part}", labels) for part in ("count", "sum"))
+        calls, operations = (value or 0.0 for value in found)
+        return calls, operations
+
+    async with MongoLightningStore(
+        mongo_uri=mongo_server.uri,
+        mongo_client_kwargs={"event_listeners": [commands]},
+        database_name=mongo_database,
+        tracker=tracker,
+        scan_debounce_seconds=1e9,
+        heartbeat_seconds=60,
+    ) as store:
+        rollouts = [await store.start_rollout(n) for n in range(4)]
+        (calls, operations), written = counted("write"), commands.written
+        await store.add_many_spans([make_span(rollouts[0], number) for number in range(1, 6)])
+        assert commands.written - written > 5  # the rollout's document as well
+        assert counted("write") == (calls + 1, operations + commands.written - written)
+
+        calls, operations = counted("read")
+        with commands.counted() as sent:
+            await asyncio.gather(*(store.get_rollout_by_id(one.rollout_id) for one in rollouts))
+        assert counted("read") == (calls + sent.count("find"), operations + 4)
 
 
 async def test_transactions_and_repeats_are_counted(metered: Metered, mongo_database: str) -> None:  # noqa: F811

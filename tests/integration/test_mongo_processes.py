@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import pytest
 from mongo import MongoServer, mongo_database, mongo_server, running_stand_in, server_name
 from mongo_store import Ledger, RunningStore, client_of, load, store_on_mongo, until
 from mongo_store import verify as verify_ledger
+from mongo_support import Sockets
 from ports import free_port
 from processes import make_certificate, run_agl
 from raw_load import raw_load
@@ -458,4 +461,33 @@ async def test_metrics_of_dead_processes_are_kept_and_files_do_not_pile_up(
         # Of the arbiter, of two processes, and of all the dead together.
         assert len(list(folder.glob("counter_*.db"))) == 4
         assert len(list(folder.glob("counter_folded-*.db"))) == 1
+        assert store.stop() == 0
+
+
+def pool_sizes(store: RunningStore) -> dict[str, float]:
+    """By slot."""
+    pattern = r'agl_mongo_pool_size\{server_process="(\d+)"\} (\S+)'
+    found = (re.fullmatch(pattern, line) for line in scrape(store))
+    return {match[1]: float(match[2]) for match in found if match}
+
+
+async def test_sizes_of_pools_are_what_is_open_also_after_a_death(
+    mongo_server: MongoServer, mongo_database: str, tmp_path: Path
+) -> None:
+    env = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics")}
+    sockets = Sockets(mongo_server.uri)
+    server = replace(mongo_server, uri=sockets.uri)
+
+    def agree(store: RunningStore) -> bool:
+        clients = 2  # of the store, and of the heartbeats
+        opened = [len(sockets.of(pid)) - clients * sockets.watching for pid in store.workers()]
+        return min(opened) > 0 and sorted(pool_sizes(store).values()) == sorted(opened)
+
+    with store_on_mongo(server, mongo_database, "--tracker", "prometheus", env=env) as store:
+        async with load(store) as ledger:
+            await until("progress", lambda: len(ledger.finished) >= 10)
+        store.wait("agreement", lambda: agree(store))
+        os.kill(min(store.workers()), signal.SIGKILL)
+        store.wait("successor", lambda: store.logged("Application startup complete.") == 3)
+        store.wait("agreement", lambda: agree(store))
         assert store.stop() == 0

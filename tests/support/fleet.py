@@ -349,6 +349,8 @@ def _exporter(at: float) -> Iterator[Sample]:
         yield _gauge(
             "agl_process_resident_memory_bytes", wave(at, 4e8, 6e8, slot), server_process=slot
         )
+        connections = round(wave(at, 6, 20, slot, "pool"))
+        yield _gauge("agl_mongo_pool_size", connections, server_process=slot)
     yield _gauge("process_start_time_seconds", at - (at - EPOCH) % 1900)
 
 

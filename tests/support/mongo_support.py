@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
+import pymongo
 from pymongo import monitoring
 
 from agl.types import AttemptedRollout, OtelResource, Span, TraceStatus
@@ -30,6 +32,12 @@ class Commands(monitoring.CommandListener):
     def names(self) -> list[str]:
         return [next(iter(command)) for command in self.sent]
 
+    @property
+    def written(self) -> int:
+        """How many operations the commands asked for that write."""
+        lists = ("ops", "documents", "updates", "deletes")
+        return sum(len(command.get(name, ())) for command in self.sent for name in lists)
+
     @contextmanager
     def counted(self) -> Iterator[list[str]]:
         """Fills the list with the names of the commands sent meanwhile."""
@@ -37,6 +45,33 @@ class Commands(monitoring.CommandListener):
         names: list[str] = []
         yield names
         names.extend(self.names[before:])
+
+
+class Sockets:
+    """Connections to MongoDB as the kernel knows them.
+
+    Args:
+        uri: Where it is.
+
+    Attributes:
+        uri: The same for clients: each watches the servers by ``watching`` connections, which are
+            in no pool.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = f"{uri}&serverMonitoringMode=poll"
+        with pymongo.MongoClient[dict[str, Any]](uri) as client:
+            client.admin.command("ping")
+            self._ports = {port for _, port in client.nodes}
+        self.watching = len(self._ports)
+
+    def of(self, pid: int) -> set[int]:
+        """Those of a process, by their ports on its side."""
+        return {
+            one.laddr.port
+            for one in psutil.Process(pid).net_connections("tcp")
+            if one.status == psutil.CONN_ESTABLISHED and one.raddr.port in self._ports
+        }
 
 
 def make_span(rollout: AttemptedRollout, number: int, **changes: Any) -> Span:

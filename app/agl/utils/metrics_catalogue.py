@@ -377,7 +377,14 @@ _ROWS = (
         "agl.mongo.pool.connections.total",
         "counter",
         (("event", MONGO_CONNECTIONS),),
-        "Connections to MongoDB; those open now are `created` less `closed`.",
+        "Connections to MongoDB; those of a killed process are never `closed`.",
+        _DRIVER,
+    ),
+    Row(
+        "agl_mongo_pool_size",
+        "gauge",
+        _SLOT,
+        "Connections to MongoDB that are open now, one for heartbeats included.",
         _DRIVER,
     ),
     Row(

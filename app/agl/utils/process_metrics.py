@@ -1,4 +1,4 @@
-"""Figures of each server process: memory, CPU time, open files, garbage collections.
+"""Figures of each server process: memory, CPU time, open files, garbage collections, and more.
 
 ``prometheus_client`` leaves them out as soon as processes share a folder. Here each serving process
 writes its own, under the number of a *slot*: the lowest that no other living process has. A process
@@ -13,6 +13,7 @@ import itertools
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,10 @@ class ProcessFigures:
     """
 
     def __init__(self, writer: FolderWriter) -> None:
-        from prometheus_client import Counter, Gauge
+        from prometheus_client import Counter
 
         def gauge(name: str) -> Any:
-            row = CATALOGUE[f"agl_process_{name}"]
-            return Gauge(
-                row.series, row.help, row.label_names, registry=None, multiprocess_mode="livemax"
-            )
+            return _gauge(f"agl_process_{name}")
 
         def counter(name: str) -> Any:
             row = CATALOGUE[f"agl_process_{name}"]
@@ -94,6 +92,7 @@ class ProcessFigures:
         self._cpu_seconds = cpu.labels(self._slot.name)
         runs = counter("gc_collections_total")
         self._runs = [runs.labels(self._slot.name, str(n)) for n in range(_GENERATIONS)]
+        self._others: dict[str, Any] = {}
 
     @property
     def is_of_this_process(self) -> bool:
@@ -123,10 +122,32 @@ class ProcessFigures:
             runs = stats["collections"]
             self._runs[generation].inc(max(runs - self._collections[generation], 0))
             self._collections[generation] = runs
+        for name, read in tuple(_added.items()):
+            if name not in self._others:
+                self._others[name] = _gauge(name).labels(self._slot.name)
+            self._others[name].set(read())
+
+
+def _gauge(name: str) -> Any:
+    from prometheus_client import Gauge
+
+    row = CATALOGUE[name]
+    return Gauge(row.series, row.help, row.label_names, registry=None, multiprocess_mode="livemax")
 
 
 _figures: ProcessFigures | None = None
 _lock = threading.Lock()
+_added: dict[str, Callable[[], float]] = {}
+
+
+def add_figure(name: str, read: Callable[[], float]) -> None:
+    """Have one more figure written with those of this process, and of its forks.
+
+    Args:
+        name: A gauge of the catalogue, with the slot as its label.
+        read: Tells its value; called in another thread. Without a shared folder, never.
+    """
+    _added[name] = read
 
 
 def report_this_process() -> None:

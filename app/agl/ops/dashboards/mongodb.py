@@ -160,6 +160,7 @@ def _collections_row() -> Row:
     inner = 'operation!="atomic"'
     latency = "agl_collections_latency"
     commands = "agl_mongo_commands_latency"
+    slots = ("instance", "server_process")
     return Row(
         "The Store's View",
         (
@@ -195,7 +196,7 @@ def _collections_row() -> Row:
                 "Commands That Failed / Sec",
                 "Commands that MongoDB refused, or that found no server.",
                 OPS,
-                8,
+                6,
                 (
                     Query(
                         only_some(
@@ -213,7 +214,7 @@ def _collections_row() -> Row:
                 "Writes, transactions and commits that were sent again after a failure, and "
                 "transactions given up.",
                 OPS,
-                8,
+                5,
                 (
                     Query(
                         only_some(rate_by("agl_mongo_retries_total", ("operation",))),
@@ -234,8 +235,17 @@ def _collections_row() -> Row:
                 "Waiting for a Connection (P50, P95, P99)",
                 "How long the store's calls wait for a free connection of their pool.",
                 SECONDS,
-                8,
+                7,
                 quantile_queries("agl_mongo_pool_wait"),
+                "No store on MongoDB",
+            ),
+            SeriesPanel(
+                "Connections of the Store's Pools",
+                "Connections that each server process has open, one for heartbeats included. "
+                "With 64 others, or as many as `maxPoolSize` of the address says, calls wait.",
+                NO_UNIT,
+                6,
+                (Query(highest(selected("agl_mongo_pool_size"), slots), legend_of(slots)),),
                 "No store on MongoDB",
             ),
         ),

@@ -20,6 +20,7 @@ from pymongo.errors import PyMongoError
 
 from agl import __version__
 from agl.config import MongoSettings
+from agl.store.collection.mongo.metrics import OpenConnections
 from agl.store.mongo_admin.connect import Client, Database, Document, client_of
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ async def heartbeats(server: StoreServer, mongo: MongoSettings) -> AsyncGenerato
         server: What the process is part of.
         mongo: Where it is said.
     """
-    client = client_of(mongo, maxPoolSize=1)
+    client = client_of(mongo, maxPoolSize=1, event_listeners=[OpenConnections()])
     database = client[mongo.database]
     beating = asyncio.create_task(_beat(server, database))
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -14,6 +16,7 @@ from agl.utils.metrics_catalogue import (
     MONGO_RETRIED,
     register,
 )
+from agl.utils.process_metrics import add_figure
 
 Retried = Literal["write", "transaction", "commit"]
 Outcome = Literal["committed", "aborted"]
@@ -31,6 +34,7 @@ class DriverMetrics:
         register(tracker, "agl.mongo.batch.size")
         self._timers: dict[tuple[str, str], Record] = {}
         self._touch()
+        add_figure("agl_mongo_pool_size", open_connections)
 
     def _touch(self) -> None:
         touch = self._tracker.touch_counter
@@ -85,24 +89,19 @@ class _Commands(monitoring.CommandListener):
         self._metrics.command(event.command_name, status, event.duration_micros / 1e6)
 
 
-class _Connections(monitoring.ConnectionPoolListener):
-    def __init__(self, tracker: MetricsBackend) -> None:
-        self._tracker = tracker
+class OpenConnections(monitoring.ConnectionPoolListener):
+    """Counts the connections of a client's pools; to be given to it, and to no other."""
 
-    def _count(self, event: str) -> None:
-        self._tracker.inc("agl.mongo.pool.connections.total", {"event": event})
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.open = 0
+        _listening.add(weakref.ref(self, _listening.discard))
 
     def connection_created(self, event: monitoring.ConnectionCreatedEvent) -> None:
-        self._count("created")
+        self.open += 1
 
     def connection_closed(self, event: monitoring.ConnectionClosedEvent) -> None:
-        self._count("closed")
-
-    def connection_checked_out(self, event: monitoring.ConnectionCheckedOutEvent) -> None:
-        self._tracker.observe("agl.mongo.pool.wait", event.duration or 0.0, {"status": "OK"})
-
-    def connection_check_out_failed(self, event: monitoring.ConnectionCheckOutFailedEvent) -> None:
-        self._tracker.observe("agl.mongo.pool.wait", event.duration or 0.0, {"status": "failed"})
+        self.open -= 1
 
     def pool_created(self, event: monitoring.PoolCreatedEvent) -> None: ...
     def pool_ready(self, event: monitoring.PoolReadyEvent) -> None: ...
@@ -112,4 +111,42 @@ class _Connections(monitoring.ConnectionPoolListener):
     def connection_check_out_started(
         self, event: monitoring.ConnectionCheckOutStartedEvent
     ) -> None: ...
+    def connection_check_out_failed(
+        self, event: monitoring.ConnectionCheckOutFailedEvent
+    ) -> None: ...
+    def connection_checked_out(self, event: monitoring.ConnectionCheckedOutEvent) -> None: ...
     def connection_checked_in(self, event: monitoring.ConnectionCheckedInEvent) -> None: ...
+
+
+_listening: set[weakref.ref[OpenConnections]] = set()
+"""One for each client that was not dropped."""
+
+
+def open_connections() -> int:
+    """How many connections the pools of this process have, those of all its clients.
+
+    Those by which the driver watches the servers are in no pool.
+    """
+    pid = os.getpid()  # a fork inherits listeners, and no connection
+    listeners = [ref() for ref in tuple(_listening)]
+    return sum(one.open for one in listeners if one is not None and one.pid == pid)
+
+
+class _Connections(OpenConnections):
+    def __init__(self, tracker: MetricsBackend) -> None:
+        super().__init__()
+        self._tracker = tracker
+
+    def connection_created(self, event: monitoring.ConnectionCreatedEvent) -> None:
+        super().connection_created(event)
+        self._tracker.inc("agl.mongo.pool.connections.total", {"event": "created"})
+
+    def connection_closed(self, event: monitoring.ConnectionClosedEvent) -> None:
+        super().connection_closed(event)
+        self._tracker.inc("agl.mongo.pool.connections.total", {"event": "closed"})
+
+    def connection_checked_out(self, event: monitoring.ConnectionCheckedOutEvent) -> None:
+        self._tracker.observe("agl.mongo.pool.wait", event.duration or 0.0, {"status": "OK"})
+
+    def connection_check_out_failed(self, event: monitoring.ConnectionCheckOutFailedEvent) -> None:
+        self._tracker.observe("agl.mongo.pool.wait", event.duration or 0.0, {"status": "failed"})
