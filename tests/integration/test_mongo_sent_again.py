@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 import pytest
 from mongo import MongoServer, mongo_database, mongo_server
+from mongo_support import make_span
 
+from agl.store import _mongo_claims
 from agl.store.mongo import MongoLightningStore
 from agl.types import EnqueueRolloutRequest
 from agl.utils.request_ids import RequestIds, ids_of_request
@@ -131,3 +133,63 @@ async def test_resources_are_updated_once(stores: Stores) -> None:
     second = await sent("k", lambda: two.update_resources("rs", {}), again=True)
     assert (first.version, second) == (2, first)
     assert (await sent("l", lambda: two.update_resources("rs", {}), again=True)).version == 3
+
+
+def dequeue(store: MongoLightningStore, limit: int) -> Callable[[], Awaitable[Any]]:
+    return lambda: store.dequeue_many_rollouts(limit=limit, worker_id="w")
+
+
+async def test_claims_that_nobody_was_told_of_go_back(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked again while it still claims, here by asking for less: what comes later is not lost."""
+    monkeypatch.setattr(_mongo_claims, "LOOKS_SECONDS", (0.5, 0.5))
+    one, two = stores
+    await one.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(6)])
+    first = await sent("k", dequeue(one, 6))
+    busy = first[5]  # somebody knows of it after all
+    await one.add_span(make_span(busy, 1))
+    told = await sent("k", dequeue(two, 2), again=True)
+    assert [r.attempt.attempt_id for r in told] == [r.attempt.attempt_id for r in first[:2]]
+
+    back: list[Any] = []
+    async with asyncio.timeout(60):
+        while len(back) < 3:
+            back += await one.dequeue_many_rollouts(limit=9, worker_id="v")
+            await asyncio.sleep(0.05)
+    assert {r.rollout_id for r in back} == {r.rollout_id for r in first[2:5]}
+    assert [r.attempt.sequence_id for r in back] == [2, 2, 2]
+    await two.close()  # looks a last time
+    for rollout in (*told, busy):
+        stored = await one.get_rollout_by_id(rollout.rollout_id)
+        assert stored is not None
+        assert stored.status == ("running" if rollout is busy else "preparing")
+    assert (await totals(one))["total_attempts"] == 9
+    assert await one.reconcile() == {}
+
+
+async def test_a_store_that_closes_looks_for_lost_claims_first(stores: Stores) -> None:
+    one, two = stores
+    await one.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(3)])
+    first = await sent("k", dequeue(one, 3))
+    told = await sent("k", dequeue(two, 1), again=True)
+    await two.close()
+    statuses = [r.status for r in await one.query_rollouts()]
+    assert sorted(statuses) == ["preparing", "requeuing", "requeuing"]
+    again = await sent("k", dequeue(one, 3), again=True)
+    assert [r.rollout_id for r in again] == [r.rollout_id for r in told] == [first[0].rollout_id]
+
+
+async def test_what_is_told_while_it_is_looked_for_stays(stores: Stores) -> None:
+    """The one that writes first decides; a claim is never told and given back."""
+    one, two = stores
+    await one.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(40)])
+    first = await sent("k", dequeue(one, 40))
+    ids = {r.attempt.attempt_id for r in first}
+    looking, told = await asyncio.gather(
+        one._repeated_claims()._look(ids), two._repeated_claims().told(ids, 40)
+    )
+    assert looking is None
+    kept = {rollout.rollout_id for rollout, _ in told}
+    for rollout in await one.query_rollouts():
+        assert rollout.status == ("preparing" if rollout.rollout_id in kept else "requeuing")

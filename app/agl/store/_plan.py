@@ -99,6 +99,13 @@ class Plan:
         self.apply(rollout, rules.follow_attempt(rollout, attempt, self.now), attempt)
         self.sync_worker(attempt)
 
+    def give_back(self, rollout: Rollout, attempt: Attempt) -> None:
+        """Back to the queue, whatever the config says of retries: nobody knows of this attempt."""
+        move = rules.move_attempt(attempt, "unresponsive", self.now)
+        attempt = replace(attempt, status=move.status, end_time=move.end_time)
+        self.writes.change_attempt(attempt, _MOVE_FIELDS)
+        self.apply(rollout, rules.move_rollout(rollout, "requeuing", self.now), attempt)
+
     def sync_worker(self, attempt: Attempt, *, dequeued: bool = False) -> None:
         """Let the worker of an attempt follow the attempt's status."""
         if not attempt.worker_id:

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from agl.errors import DuplicatedPrimaryKeyError, StoreError
 from agl.store import rules
 from agl.store._core import LIFECYCLE, Pair
+from agl.store._mongo_claims import RepeatedClaims
 from agl.store._plan import ATTEMPT_DIGITS, Plan, attempt_id_of
 from agl.store._state import how_many, oldest_running
 from agl.store._waiting import Bell, BellWatch, Watch
@@ -53,6 +54,9 @@ logger = logging.getLogger(__name__)
 __all__ = ["MongoLightningStore"]
 
 DEFAULT_DATABASE = "agentlightning"
+MOST_CLAIMS = 5_000
+"""Rollouts that one dequeue claims, however many it asks for: more would hold up all others."""
+
 _LOST_CLAIMS = 32
 """Claims of one dequeue that others may have been faster with; each has drawn an id."""
 
@@ -99,6 +103,9 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
         self._watchers: WeakKeyDictionary[asyncio.AbstractEventLoop, FinishWatcher] = (
             WeakKeyDictionary()
         )
+        self._claims: WeakKeyDictionary[asyncio.AbstractEventLoop, RepeatedClaims] = (
+            WeakKeyDictionary()
+        )
         self._reconciling = Reconciling()
         self._adopted = False
         super().__init__(
@@ -135,6 +142,9 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
         watcher = self._watchers.pop(asyncio.get_running_loop(), None)
         if watcher is not None:
             await watcher.close()
+        claims = self._claims.pop(asyncio.get_running_loop(), None)
+        if claims is not None:
+            await claims.close()
         await self.collections.leave_loop()
         await self._pool.close_here()
 
@@ -302,9 +312,20 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
 
     async def _dequeue(self, limit: int, worker_id: str | None) -> list[Pair]:
         """Claims are made one by one and each is whole in itself, so none needs the others."""
-        claimed = await self._claimed_before(limit)
-        if claimed:
-            return claimed
+        limit = min(limit, MOST_CLAIMS)
+        ids = request_ids()
+        if ids is None or not ids.sent_again:
+            return await self._claim_some(limit, worker_id)
+        drawn = set(map(attempt_id_of, ids.first(limit + _LOST_CLAIMS, ATTEMPT_DIGITS)))
+        claims = self._repeated_claims()
+        claims.look_after(drawn)
+        told = await claims.told(drawn, limit)
+        if not told and await self._claim_some(limit, worker_id):
+            told = await claims.told(drawn, limit)
+        return told
+
+    async def _claim_some(self, limit: int, worker_id: str | None) -> list[Pair]:
+        claimed: list[Pair] = []
         synced = True
         tries = 0
         while len(claimed) < limit:
@@ -326,13 +347,24 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
             await self._carry_out(self.collections.section(), plan)
         return claimed
 
-    async def _claimed_before(self, limit: int) -> list[Pair]:
-        """What this very request has claimed when it was sent before, if it was."""
-        ids = request_ids()
-        if ids is None or not ids.sent_again:
-            return []
-        drawn = ids.first(limit + _LOST_CLAIMS, ATTEMPT_DIGITS)
-        return await self.collections.claims(set(map(attempt_id_of, drawn)))
+    def _repeated_claims(self) -> RepeatedClaims:
+        loop = asyncio.get_running_loop()
+        claims = self._claims.get(loop)
+        if claims is None:
+            claims = self._claims[loop] = RepeatedClaims(self.collections, self._give_back)
+        return claims
+
+    async def _give_back(self, rollout_id: str, is_lost: Callable[[Root], bool]) -> bool:
+        async def work(c: MongoLightningCollections) -> bool:
+            root = await _section(c).root(rollout_id)
+            if root is None or root.latest is None or not is_lost(root):
+                return False
+            plan = Plan(self._now())
+            plan.give_back(root.rollout, root.latest)
+            await self._carry_out(c, plan)
+            return True
+
+        return await self._write_section(work)
 
     async def _claim_each(
         self, lane: Lane, waiting: Sequence[Root], worker_id: str | None

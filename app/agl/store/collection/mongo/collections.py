@@ -41,7 +41,7 @@ from agl.store.collection.mongo.section_writes import Call
 from agl.store.collection.mongo.totals import COUNTERS
 from agl.store.collection.mongo.views import AttemptView, QueueView, RootView
 from agl.store.collection.writes import WriteBatch
-from agl.types import RUNNING_STATUSES, Attempt, ResourcesUpdate, Rollout, Span, Worker
+from agl.types import RUNNING_STATUSES, ResourcesUpdate, Span, Worker
 from agl.utils.metrics import MetricsBackend
 
 R = TypeVar("R")
@@ -304,7 +304,7 @@ class MongoLightningCollections(LightningCollections):
         )
         return [document["rollout_id"] for document in found]
 
-    async def claims(self, attempt_ids: Collection[str]) -> list[tuple[Rollout, Attempt]]:
+    async def claims(self, attempt_ids: Collection[str]) -> list[Root]:
         """Rollouts under way whose latest attempt is one of these, as they entered the queue."""
         lane = await self.lane()
         match = {
@@ -315,11 +315,8 @@ class MongoLightningCollections(LightningCollections):
         documents = await lane.reading(lambda: lane.database[ROLLOUTS].find(match).to_list())
         roots = [Root(document) for document in documents]
         roots.sort(key=lambda root: root.queued_at or 0.0)
-        return [
-            (root.rollout, root.latest)
-            for root in roots
-            if root.latest is not None and root.latest.attempt_id in attempt_ids
-        ]
+        latest = ((root, root.latest) for root in roots)
+        return [root for root, last in latest if last and last.attempt_id in attempt_ids]
 
     async def resources_of_request(self, resources_id: str, request: str) -> ResourcesUpdate | None:
         """The resources, if this request was the last to write them."""

@@ -13,6 +13,7 @@ matches only the version that was read and writes absolute values, so it can be 
 ``lacks_reward``   the same for a span with a reward
 ``version``        token of the last decision; heartbeats do not change it
 ``previous``       tokens before it, by which a decision sent twice is recognised
+``told``           the latest attempt whose claim was told when it was asked for again
 ``finish``         written with a status that finishes it, for those who follow the change stream
 =================  =============================================================================
 
@@ -58,6 +59,7 @@ LIGHT: Mapping[str, int] = {"input": 0, "metadata": 0}
 """Projection for decisions that hand out no rollout."""
 
 _ROLLOUT_FIELDS = tuple(Rollout.model_fields)
+_NOTES = ("queued_at", "deadline", "running_since", "told", "lacks_spans", "lacks_reward")
 _HEARTBEAT = ("last_heartbeat_time",)
 _TOKENS_KEPT = 6
 _SHOWS_LIFE_ONLY = ["running", *sorted(ENDED_STATUSES), "timeout"]
@@ -93,6 +95,7 @@ class Root:
         "queued_at",
         "rollout",
         "running_since",
+        "told",
         "version",
     )
 
@@ -108,6 +111,7 @@ class Root:
         self.queued_at: float | None = document.get("queued_at")
         self.deadline: Any = document.get("deadline", _UNSET)
         self.running_since: Any = document.get("running_since", _UNSET)
+        self.told: str | None = document.get("told")
         self.lacks_spans: bool = document.get("lacks_spans", False)
         self.lacks_reward: bool = document.get("lacks_reward", False)
         self.embedded = "attempts" in document
@@ -302,6 +306,11 @@ class Decision:
         if self.root.rollout.status not in QUEUING_STATUSES:
             self._sets["queued_at"] = tick()
 
+    def tell(self) -> None:
+        """Note that somebody is told of the latest attempt."""
+        if self.root.latest is not None:
+            self._sets["told"] = self.root.latest.attempt_id
+
     def set_pace(self, pace: Pace) -> None:
         if pace.deadline != self.root.deadline:
             self._sets["deadline"] = pace.deadline
@@ -361,7 +370,7 @@ class Decision:
         for place, when in self._beats.items():
             if self._attempts[place].last_heartbeat_time != when:
                 self._attempts[place] = replace(self._attempts[place], last_heartbeat_time=when)
-        for name in ("queued_at", "deadline", "running_since", "lacks_spans", "lacks_reward"):
+        for name in _NOTES:
             setattr(after, name, self._sets.get(name, getattr(after, name)))
         return after
 
