@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +25,7 @@ from mongo import (
 from mongo_proxy import mongo_proxy
 from mongo_store import load, store_on_mongo, until, verify
 from ports import free_port
-from processes import BIN, environment, run_agl
+from processes import BIN, environment
 from pymongo.database import Database
 
 __all__ = ["mongo_database", "mongo_server"]
@@ -63,8 +65,9 @@ async def test_killed_half_way_it_goes_on_to_the_end(
     source = database.client[f"{database.name}_old"]
     copy = ("--from", mongo_server.uri, "--from-database", source.name)
     embedded = {"attempts": {"$exists": True}}
+    left_alone = f"0 missing in the target, {BATCH} newer in the target and left alone"
     try:
-        write_legacy(source, "p", BATCH + 8)
+        write_legacy(source, "p", BATCH + 8, statuses=("queuing", "queuing", "queuing", "running"))
         before = {name: by_id(source, name) for name in ("rollouts", "attempts", "spans")}
         for passes in (1, 2):  # the rest of the copy is one more
             async with mongo_proxy(mongo_server.uri) as proxy:
@@ -75,10 +78,11 @@ async def test_killed_half_way_it_goes_on_to_the_end(
                 assert await process.wait() == -signal.SIGKILL
             done = database["rollouts"].count_documents({} if passes == 1 else embedded)
             assert done == BATCH
-        ended = run_agl("store", "migrate", *copy, *where(mongo_server, database), seconds=100)
-        assert ended.returncode == 0, ended.stderr
-        assert f"rollouts: {BATCH + 8} in the source, 0 missing in the target" in ended.stdout
-        assert f"{BATCH} newer in the target and left alone" in ended.stdout
+        process = await migrating(mongo_server.uri, database.name, *copy)
+        printed, said = await asyncio.wait_for(process.communicate(), 100)
+        assert process.returncode == 0, said
+        lines = printed.decode().splitlines()
+        assert f"rollouts: {BATCH + 8} in the source, {left_alone}" in lines
         assert {name: by_id(source, name) for name in before} == before
     finally:
         database.client.drop_database(source.name)
@@ -92,12 +96,7 @@ async def test_killed_half_way_it_goes_on_to_the_end(
     assert by_id(database, "spans") == before["spans"]
     waiting = [root for root in roots.values() if root["status"] == "queuing"]
     assert all(root["queued_at"] is not None for root in waiting)
-    ended = run_agl("store", "migrate", *where(mongo_server, database))
-    assert ended.stdout == "There is nothing to migrate.\n"
-
-
-def where(server: MongoServer, database: Database[dict[str, Any]]) -> tuple[str, ...]:
-    return ("--mongo-uri", server.uri, "--database", database.name)
+    assert by_id(database, "attempts") == by_id(database, "rollout_queue") == {}
 
 
 async def test_a_store_is_at_work_meanwhile_and_nothing_is_lost(
@@ -129,28 +128,35 @@ async def test_a_store_is_at_work_meanwhile_and_nothing_is_lost(
 async def test_between_servers_that_demand_users_the_old_one_just_started(tmp_path: Path) -> None:
     """The way for a folder of 8.2: `docker run` of the old server, and at once `migrate`."""
     old, new, uri, password = (tmp_path / name for name in ("old", "new", "uri", "password"))
-    read, write = ({"role": role, "db": "agentlightning"} for role in ("read", "readWrite"))
-    create_users(
-        STAND_IN,
-        old,
-        {"reader": read},
-        lambda client: write_legacy(client["agentlightning"], "p", 8),
-    )
-    create_users(STAND_IN, new, {"store": write})
+    roles = {
+        "reader": {"role": "read", "db": "of_0_3"},
+        "store": {"role": "readWrite", "db": "agentlightning"},
+    }
+    create_users(STAND_IN, old, roles, lambda client: write_legacy(client["of_0_3"], "p", 8))
+    shutil.copytree(old, new)
     port = free_port()
     uri.write_text(f"mongodb://reader:{PASSWORD}@127.0.0.1:{port}/?directConnection=true")
     password.write_text(PASSWORD)
+    options = ("--mongo-user", "store", "--mongo-password-file", str(password))
+    options += ("--from-file", str(uri), "--from-database", "of_0_3")
     with running_stand_in(STAND_IN, "--auth", storage=new) as target:
-        login = ("--mongo-user", "store", "--mongo-password-file", str(password))
-        process = await migrating(target.uri, "agentlightning", *login, "--from-file", str(uri))
+        process = await migrating(target.uri, "agentlightning", *options)
         assert process.stderr is not None
         said = await asyncio.wait_for(process.stderr.readline(), 60)
         assert said == b"waiting for the server that --from names\n"
-        with running_stand_in(STAND_IN, "--auth", storage=old, port=port):
+        with running_stand_in(STAND_IN, "--auth", storage=old, port=port) as source:
             printed, said = await asyncio.wait_for(process.communicate(), 100)
+            end_at_once(source)
         assert process.returncode == 0, said
         assert b"rollouts: 8 in the source, 0 missing in the target\n" in printed
         assert PASSWORD.encode() not in printed + said
         with Client(target.uri_of("store")) as client:
             assert client["agentlightning"]["rollouts"].count_documents({}) == 8
             assert client["agentlightning"]["spans"].count_documents({}) == 12
+        end_at_once(target)
+
+
+def end_at_once(server: MongoServer) -> None:
+    """One whose data nobody needs any more need not take its leave."""
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGKILL)

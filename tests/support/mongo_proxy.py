@@ -67,6 +67,8 @@ class MongoProxy:
         task = asyncio.create_task(self._serve(reader, writer))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
+        # Of one that was ended before it began, too.
+        task.add_done_callback(lambda _: writer.close())
 
     async def close(self) -> None:
         """End what is still connected."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from agl.store.mongo_admin.partitions import OF_UPSTREAM
 SOURCE_PATIENCE_SECONDS = 60.0
 """How long a source that was just started may take until it can be read."""
 
+_ANSWER_SECONDS = 2.0
 _LOOK_SECONDS = 0.5
 _BATCH = 500
 _BATCH_BYTES = 16 << 20
@@ -66,24 +68,18 @@ async def wait_until_readable(source: Client, waiting: Callable[[], None]) -> No
         PyMongoError: It cannot be reached.
     """
     deadline = time.monotonic() + SOURCE_PATIENCE_SECONDS
-    while True:
-        hello, error = await _greeting(source)
-        if hello is not None and _is_readable(hello):
-            return
-        if time.monotonic() > deadline:
-            raise error or EnvironmentFault(
-                "the server that --from names is neither primary nor secondary of its replica set",
-                remedy="see why, there: mongosh --eval 'rs.status()'",
-            )
+    while time.monotonic() < deadline:
+        with suppress(TimeoutError, ConnectionFailure):
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                if _is_readable(await source.admin.command("hello")):
+                    return
         waiting()
         await asyncio.sleep(_LOOK_SECONDS)
-
-
-async def _greeting(client: Client) -> tuple[Document | None, ConnectionFailure | None]:
-    try:
-        return await client.admin.command("hello"), None
-    except ConnectionFailure as error:
-        return None, error
+    if not _is_readable(await source.admin.command("hello")):
+        raise EnvironmentFault(
+            "the server that --from names is neither primary nor secondary of its replica set",
+            remedy="see why, there: mongosh --eval 'rs.status()'",
+        )
 
 
 def _is_readable(hello: Document) -> bool:
