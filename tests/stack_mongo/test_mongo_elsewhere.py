@@ -19,6 +19,7 @@ from mongo_bundle import play, wait_until_answers
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
 COMPOSE_FILE = "compose.prometheus-mongo-store.yml"
+UP = ("up", "--detach", "--no-build", "--pull", "never")
 PASSWORD = "of-the-store-and-nobody-else-7"
 TOKEN, NEXT_TOKEN = "the-token-of-before-4711", "the-token-of-afterwards-4712"
 PLACE = f"172.31.{228 + SLOT}"
@@ -83,7 +84,7 @@ def outside(mongo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     (clone / "compose" / "secrets" / "api-token").write_text(TOKEN)
     stack = Stack(clone, {**os.environ, **local_images(), **VARIABLES, "AGL_MONGO_URI": mongo_uri})
     try:
-        compose(stack, "up", "--detach", "--no-build", "--pull", "never")
+        compose(stack, *UP)
         wait_until_answers(f"{URL}/v1/agl/health")
         yield stack
     finally:
@@ -142,7 +143,7 @@ def test_sighup_takes_the_new_token_and_everything_goes_on(outside: Stack) -> No
     with Trainer() as trainer:
         trainer.wait_for(TOKEN)
         (outside.root / "compose" / "secrets" / "api-token").write_text(NEXT_TOKEN)
-        compose(outside, "run", "--rm", "--no-deps", "init")
+        compose(outside, *UP)
         docker("kill", "-s", "HUP", f"{outside.project}-app-1")
         trainer.wait_for(NEXT_TOKEN)
         deadline = time.monotonic() + 60
@@ -153,13 +154,12 @@ def test_sighup_takes_the_new_token_and_everything_goes_on(outside: Stack) -> No
     assert trainer.failures == []
     after = containers(outside)
     for service, container in before.items():
-        for part in ("Id", "RestartCount"):
-            assert after[service][part] == container[part], service
-        assert started_at(after[service]) == started_at(container), service
+        if container["State"]["Running"]:
+            assert started(after[service]) == started(container), service
 
 
-def started_at(container: dict[str, Any]) -> str:
-    return str(container["State"]["StartedAt"])
+def started(container: dict[str, Any]) -> tuple[str, int, str]:
+    return container["Id"], container["RestartCount"], container["State"]["StartedAt"]
 
 
 class Trainer:
