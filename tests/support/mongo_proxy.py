@@ -29,6 +29,7 @@ class MongoProxy:
         self._before = False
         self._keeps: tuple[bytes, asyncio.Future[int]] | None = None
         self._serving: set[asyncio.Task[None]] = set()
+        self._ends: set[asyncio.StreamWriter] = set()
         self.lost = 0
         self._held = b""
         self._passing = 0
@@ -67,14 +68,18 @@ class MongoProxy:
         task = asyncio.create_task(self._serve(reader, writer))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
-        # Of one that was ended before it began, too.
-        task.add_done_callback(lambda _: writer.close())
+        self._ends.add(writer)
 
     async def close(self) -> None:
         """End what is still connected."""
-        for task in (serving := list(self._serving)):
-            task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
+        while serving := list(self._serving):
+            for task in serving:
+                task.cancel()
+            await asyncio.gather(*serving, return_exceptions=True)
+        # Also of those that were ended before they began, or that nobody reads from.
+        for writer in self._ends:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # until that is done
 
     def keep(self, command: str) -> asyncio.Future[int]:
         """Keep the answer to the next ``command`` from whoever sent it, for good.
@@ -87,12 +92,15 @@ class MongoProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection(*self._upstream, ssl=self._tls)
+        self._ends.add(up_writer)
         try:
             with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
                 await self._exchange(reader, writer, up_reader, up_writer)
         finally:
-            for end in (writer, up_writer):
+            ends = (writer, up_writer)
+            for end in ends:
                 end.close()
+            for end in ends:
                 with contextlib.suppress(ConnectionError):
                     await end.wait_closed()
 
