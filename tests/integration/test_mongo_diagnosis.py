@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pymongo
 import pytest
-from mongo import MongoServer, mongo_database, mongo_server, running_stand_in, server_name
+from mongo import (
+    PASSWORD,
+    MongoServer,
+    create_users,
+    mongo_database,
+    mongo_server,
+    running_stand_in,
+    server_name,
+)
 from old_mongo import MONGO_3_2, MONGO_5, NOT_INITIATED, greeting
 from ports import free_port
 from processes import run_agl
@@ -82,32 +88,24 @@ def test_standalone() -> None:
 
 
 def test_another_replica_set(mongo_server: MongoServer) -> None:
-    where = mongo_server.uri.partition("?")[0]
-    line = fault("--mongo-uri", f"{where}?replicaSet=other")
+    where, _, options = mongo_server.uri.partition("?")
+    kept = [one for one in options.split("&") if one and not one.startswith("replicaSet=")]
+    line = fault("--mongo-uri", f"{where}?{'&'.join([*kept, 'replicaSet=other'])}")
     assert "the connection string says 'other' - write replicaSet=" in line
-
-
-@contextmanager
-def with_users(storage: Path) -> Iterator[str]:
-    """A stand-in that demands users, who may read or write; yields host and port."""
-    with (
-        running_stand_in(STAND_IN, storage=storage) as server,
-        pymongo.MongoClient[dict[str, Any]](server.uri) as client,
-    ):
-        for name, role in (("reader", "read"), ("writer", "readWrite")):
-            roles = [{"role": role, "db": "agentlightning"}]
-            client.admin.command("createUser", name, pwd="s3cret", roles=roles)
-    with running_stand_in(STAND_IN, "--auth", storage=storage) as server:
-        yield server.uri.removeprefix("mongodb://").partition("/")[0]
 
 
 def test_users_and_rights(tmp_path: Path) -> None:
     password = tmp_path / "password"
-    password.write_text("s3cret\n")
-    with with_users(tmp_path / "data") as where:
-        uri = f"mongodb://{where}/?replicaSet=secantus"
+    password.write_text(f"{PASSWORD}\n")
+    roles = {
+        "reader": {"role": "read", "db": "agentlightning"},
+        "writer": {"role": "readWrite", "db": "agentlightning"},
+    }
+    create_users(STAND_IN, tmp_path / "data", roles)
+    with running_stand_in(STAND_IN, "--auth", storage=tmp_path / "data") as server:
+        uri = server.uri
         assert "demands a user - put one" in fault("--mongo-uri", uri)
-        wrong = fault("--mongo-uri", f"mongodb://writer:s3cret2@{where}/?replicaSet=secantus")
+        wrong = fault("--mongo-uri", server.uri_of("writer").replace(PASSWORD, "s3cret2"))
         assert "refuses the user 'writer' or its password" in wrong
         env = {"AGL_MONGO_USER": "reader", "AGL_MONGO_PASSWORD_FILE": str(password)}
         line = fault("--mongo-uri", uri, env=env)

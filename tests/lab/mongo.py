@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,8 @@ import pytest
 
 LAB_VENV = Path("~/.cache/agl-stack/lab").expanduser()
 START_SECONDS = 60
+PASSWORD = "s3cret"
+"""Of every user that :func:`create_users` makes."""
 
 
 def server_name() -> str:
@@ -67,6 +69,10 @@ class MongoServer:
     def is_slow(self) -> bool:
         """Whether tests should work at reduced scale."""
         return self.name == "secantusd-py"
+
+    def uri_of(self, user: str) -> str:
+        """The connection string for one of the users that :func:`create_users` makes."""
+        return self.uri.replace("://", f"://{user}:{PASSWORD}@", 1)
 
     def new_database(self) -> str:
         """A database name that nobody uses."""
@@ -105,6 +111,29 @@ def running_stand_in(
             yield MongoServer(name, uri, process.pid, data)
         finally:
             _end(process)
+
+
+def create_users(
+    name: str,
+    storage: Path,
+    roles: Mapping[str, Mapping[str, str]],
+    fill: Callable[[pymongo.MongoClient[dict[str, Any]]], object] = lambda _: None,
+) -> None:
+    """Make the data of a stand-in that is to be run with ``--auth``.
+
+    Args:
+        name: Which stand-in.
+        storage: Its folder.
+        roles: What each user may do.
+        fill: Writes what else is to be in it.
+    """
+    with (
+        running_stand_in(name, storage=storage) as server,
+        pymongo.MongoClient[dict[str, Any]](server.uri) as client,
+    ):
+        for user, role in roles.items():
+            client.admin.command("createUser", user, pwd=PASSWORD, roles=[role])
+        fill(client)
 
 
 def _wait_for_port(process: subprocess.Popen[bytes], log: Path) -> int:

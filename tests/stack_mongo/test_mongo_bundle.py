@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pymongo
 import pytest
 from bundle import Stack, clone_to, docker, leftovers, local_images
-from mongo_bundle import Ledger, documents_of, inside_app, play
+from legacy_mongo import write_legacy
+from mongo_bundle import Ledger, documents_of, inside_app, play, wait_until_answers
 from turns_proxy import turns_proxy
+
+from agl.ops.mongo_data import OLD_IMAGE
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
@@ -215,16 +219,56 @@ def address(container: str, network: str) -> str:
     return str(found["NetworkSettings"]["Networks"][network]["IPAddress"])
 
 
-def wait_until_answers(url: str) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            if httpx.get(url).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        assert time.monotonic() < deadline, url
-        time.sleep(0.5)
+def test_data_of_8_2_is_refused_and_the_commands_it_prints_bring_it_over(
+    stack: Stack, tmp_path: Path
+) -> None:
+    """As they are printed, but for the image: the stand-in, without users, as 0.3 ran MongoDB."""
+    data = tmp_path / "data of 0.3"
+    data.mkdir()
+    data.chmod(0o777)
+    (data / "WiredTiger.turtle").write_text("WiredTiger version\nmajor=12,minor=0,patch=0\n")
+    files = ("--env-file", ".env", "--env-file", ".env.images", "-f", COMPOSE_FILE)
+    refused = subprocess.run(
+        ["docker", "compose", *files, "run", "--rm", "--no-deps", "init"],
+        cwd=stack.root / "compose",
+        env={**stack.environ, "AGL_MONGO_DATA": str(data)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert refused.returncode == 1
+    line = next(line for line in refused.stderr.splitlines() if "newer than 8.0" in line)
+    old = f"{stack.project}-old-mongo"
+    image = stack.container("mongo")["Config"]["Image"]
+    stand_in = f"--entrypoint /opt/lab/bin/secantusd-py {image} --host 0.0.0.0 --port 27017"
+    commands = line.rpartition("(docs/operating.md): ")[2].replace("old-mongo", old)
+    commands = commands.replace(
+        f"{OLD_IMAGE} --replSet rs0", f"{stand_in} --storage-path /data/db/x"
+    )
+    up, run, migrate, stop = commands.split(" && ")
+    assert up == "./scripts/up mongo"
+    typed(run)
+    try:
+        uri = f"mongodb://{address(old, f'{stack.project}_default')}/?directConnection=true"
+        with pymongo.MongoClient[dict[str, Any]](uri) as client:
+            write_legacy(client["agentlightning"], "pt-of-0.3", 8)
+        assert "rollouts: 8 in the source, 0 missing in the target\n" in typed(migrate)
+    finally:
+        typed(stop)
+    inside = ("exec", f"{stack.project}-app-1", "agl", "store")
+    (found,) = (
+        one
+        for one in json.loads(docker(*inside, "partitions", "--format", "json"))
+        if one["partition_id"] == "pt-of-0.3"
+    )
+    assert (found["counts"]["rollouts"], found["counts"]["spans"]) == (8, 12)
+    docker(*inside, "prune", "pt-of-0.3", "--yes")
+
+
+def typed(command: str) -> str:
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def test_backup_into_an_empty_stack_gives_every_document_back(stack: Stack, tmp_path: Path) -> None:

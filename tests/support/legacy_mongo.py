@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,8 +13,13 @@ STATUSES = ("queuing", "running", "succeeded", "failed")
 BEGAN = datetime(2026, 1, 1)
 
 
-def write_legacy(database: Database[dict[str, Any]], partition_id: str, rollouts: int) -> None:
-    """Rollouts of all statuses, in turns; two attempts, two spans and queue entries for each."""
+def write_legacy(
+    database: Database[dict[str, Any]],
+    partition_id: str,
+    rollouts: int,
+    statuses: Sequence[str] = STATUSES,
+) -> None:
+    """Rollouts of these statuses, in turns; two attempts, two spans and queue entries for each."""
     documents: dict[str, list[dict[str, Any]]] = {
         "rollouts": [],
         "attempts": [],
@@ -21,7 +27,8 @@ def write_legacy(database: Database[dict[str, Any]], partition_id: str, rollouts
         "rollout_queue": [],
     }
     for number in range(rollouts):
-        for name, found in _rollout(partition_id, number).items():
+        status = statuses[number % len(statuses)]
+        for name, found in _rollout(partition_id, number, status).items():
             documents[name] += found
     for name, found in documents.items():
         if found:
@@ -32,8 +39,7 @@ def write_legacy(database: Database[dict[str, Any]], partition_id: str, rollouts
     _write_indexes(database)
 
 
-def _rollout(partition_id: str, number: int) -> dict[str, list[dict[str, Any]]]:
-    status = STATUSES[number % len(STATUSES)]
+def _rollout(partition_id: str, number: int, status: str) -> dict[str, list[dict[str, Any]]]:
     rollout_id = f"ro-{number}"
     known = {"partition_id": partition_id, "rollout_id": rollout_id}
     start = 1_767_225_600.0 + number

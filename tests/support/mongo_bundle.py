@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 import bson
+import httpx
 from bundle import Stack, docker
 
 from agl.errors import AglError
@@ -43,6 +44,19 @@ def play(store_url: str, rollouts: int, *more: str, timeout: float = 240) -> dic
     details: dict[str, Any] = json.loads(done.stdout)["details"]
     assert details["verified"] == rollouts
     return details
+
+
+def wait_until_answers(url: str) -> None:
+    """Until a GET is answered with 200."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            if httpx.get(url).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        assert time.monotonic() < deadline, url
+        time.sleep(0.5)
 
 
 def inside_app(stack: Stack, program: str) -> str:

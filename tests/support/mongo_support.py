@@ -22,6 +22,8 @@ class Commands(monitoring.CommandListener):
         self.sent: list[dict[str, Any]] = []
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
+        if not event.command:  # of a login, once for each connection: the driver shows nothing
+            return
         command = {k: v for k, v in event.command.items() if k not in _NOT_OURS}
         self.sent.append(command)
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 from model_mongod import ModelMongod
 
+from agl.cli import main as agl
 from agl.errors import EnvironmentFault
 from agl.ops import mongo_init
-from agl.ops.mongo_data import check_mongo_data
+from agl.ops.mongo_data import Source, check_mongo_data
 from agl.ops.mongo_init import Setup, User, Wanted, main
+from agl.store.mongo_admin.diagnosis import OLDEST_SERVER
 
+ROOT = Path(__file__).resolve().parents[2]
+MONGO_FILE = "compose.prometheus-mongo-store.yml"
 HOST = "mongo:27017"
 STORE = User("agl-store", "s", (("readWrite", "agentlightning"),))
 EXPORTER = User("agl-exporter", "e", (("clusterMonitor", "admin"), ("read", "local")))
@@ -143,16 +149,57 @@ def test_a_missing_secret_is_named(tmp_path: Path) -> None:
 
 
 class TestDataFolder:
+    """Of MongoDB, which newer ones write; `tests/stack_mongo` types what the refusal says."""
+
     def turtle(self, folder: Path, version: str) -> Path:
         text = f"WiredTiger version string\nWiredTiger x\nWiredTiger version\n{version}\nfile:x\n"
         (folder / "WiredTiger.turtle").write_text(text)
         return folder
 
     def test_an_empty_one_and_one_of_this_line_pass(self, tmp_path: Path) -> None:
-        check_mongo_data(tmp_path)
-        check_mongo_data(self.turtle(tmp_path, "major=11,minor=3,patch=1"))
+        check_mongo_data(tmp_path, Source())
+        check_mongo_data(self.turtle(tmp_path, "major=11,minor=3,patch=1"), Source())
 
-    def test_one_of_8_2_is_refused_with_the_command_that_helps(self, tmp_path: Path) -> None:
-        folder = self.turtle(tmp_path, "major=12,minor=0,patch=0")
-        with pytest.raises(EnvironmentFault, match="agl store migrate --from"):
-            check_mongo_data(folder)
+    @pytest.mark.parametrize("service", [MONGO_FILE, "compose.mongo.yml"])
+    def test_init_refuses_one_of_8_2_with_the_commands_that_help(
+        self, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """As the compose file calls it, with the folder and names of the bundle."""
+        self.turtle(tmp_path, "major=12,minor=0,patch=0")
+        init = yaml.safe_load((ROOT / "compose" / service).read_text("utf-8"))["services"]["init"]
+        values = {
+            "/run/agl/mongo-data": str(tmp_path),
+            "${AGL_MONGO_DATA}": "/data/of 0.3",
+            "${COMPOSE_PROJECT_NAME}": "mine",
+        }
+        wanted = ("--mongo-data", "--mongo-volume", "--project")
+        arguments = [one for one in init["command"] if one.startswith(wanted)]
+        for name, value in values.items():
+            arguments = [argument.replace(name, value) for argument in arguments]
+        assert agl(["stack", "init", *arguments, f"--secrets-dir={tmp_path}/s"]) == 1
+        line = capsys.readouterr().err
+        assert "AGL_MONGO_DATA=/data/of 0.3 was written by a MongoDB newer than 8.0" in line
+        assert "set AGL_MONGO_DATA=mongo-data, then" in line
+        assert line.endswith(" && ".join(Source("/data/of 0.3", "mine").commands) + "\n")
+        assert "--network mine_default" in line
+        assert "-v '/data/of 0.3:/data/db' mongo:8.2" in line
+        assert "docker exec mine-app-1 agl store migrate --from" in line
+        assert not (tmp_path / "s").exists()
+
+    def test_data_in_the_bundles_own_volume_is_left_there(self) -> None:
+        source = Source()
+        assert "AGL_MONGO_DATA=/srv/agl-mongo" in source.fresh
+        assert " -v agl_mongo-data:/data/db " in source.commands[1]
+
+    def test_the_handbook_has_the_same_commands(self) -> None:
+        text = (ROOT / "docs" / "operating.md").read_text("utf-8").replace(" \\\n  ", " ")
+        commands = Source("/path/to/docker/data/mongo-container").commands
+        assert "```sh\n" + "\n".join(commands) + "\n```" in text
+
+
+def test_every_text_names_the_same_oldest_mongodb() -> None:
+    known = re.compile(r"MongoDB (?:of your own \()?(\d+\.\d+) or newer")
+    files = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "compose" / ".env"]
+    said = [version for file in files for version in known.findall(file.read_text("utf-8"))]
+    assert len(said) >= 3
+    assert set(said) == {OLDEST_SERVER}

@@ -123,6 +123,10 @@ Side = tuple[Any, MongoSettings]
 
 async def _copy(source: Side, target: Side, only: str | None, *, dry: bool) -> None:
     copying = mongo_admin("copy")
+    talk = _Progress()
+    await copying.wait_until_readable(
+        source[0], lambda: talk.say("waiting for the server that --from names", done=False)
+    )
     names = source[1].database, target[1].database
     await copying.check_different(source[0], target[0], names)
     databases = source[0][names[0]], target[0][names[1]]
@@ -133,7 +137,6 @@ async def _copy(source: Side, target: Side, only: str | None, *, dry: bool) -> N
             print(f"would copy {name}: {count}")
         return
     await _check_unused(target, databases, only)
-    talk = _Progress()
     last: dict[str, Copied] = {}
     async for copied in copying.copy(*databases, only):
         last[copied.name] = replace(copied)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agl.errors import EnvironmentFault, UsageError
-from agl.ops.mongo_data import check_mongo_data
+from agl.ops.mongo_data import Source, check_mongo_data
 from agl.ops.options import LineParser
 from agl.ops.runbook_links import lead_to
 
@@ -128,7 +128,7 @@ def main(argv: list[str], prog: str, environ: Mapping[str, str] | None = None) -
 
 def _apply(options: argparse.Namespace, folders: Folders, environ: Mapping[str, str]) -> None:
     if options.mongo_data:
-        check_mongo_data(options.mongo_data)
+        check_mongo_data(options.mongo_data, Source(options.mongo_volume, options.project))
     names: list[str] = options.secret
     for name in names:
         print(f"init: {name}: {ensure_secret(_known(name), folders)}")
@@ -488,6 +488,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         metavar="DIR",
         help="MongoDB's data folder, refused when MongoDB 8.0 cannot open it",
     )
+    parser.add_argument("--mongo-volume", default=Source.data, help="where that comes from")
+    parser.add_argument("--project", default=Source.project, help="name of the Compose project")
     parser.add_argument(
         "--render", type=Path, metavar="DIR", help="repository folder to take configuration from"
     )

@@ -18,7 +18,7 @@ from agl.ops.engine import Container, Engine, Leftovers
 from agl.ops.health import FAILED, STARTING, ServiceHealth
 from agl.ops.images import ImageOptions, ImageStep
 from agl.ops.layout import Layout
-from agl.ops.mongo_data import NEED_DOWNGRADE, too_new
+from agl.ops.mongo_data import NEED_DOWNGRADE, Source, too_new
 from agl.ops.permission import with_docker_group
 from agl.ops.preflight import INSTALL, JOIN_GROUP, WARN, Check, failures, render, run_checks
 from agl.ops.transport import Transport
@@ -255,7 +255,9 @@ class Start:
     def _fail(self, view: View, service: str, detail: str) -> None:
         container = next((item for item in view.containers if item.service == service), None)
         if container and service == "mongo" and container.exit_code == NEED_DOWNGRADE:
-            raise too_new()
+            layout = self.compose.layout
+            data = layout.variables().get("AGL_MONGO_DATA") or Source.data
+            raise too_new(Source(data, layout.project))
         see = ""
         if container and service == "rules-check":
             raise _bad_rules(self.engine.logs(container.id, LOG_LINES * 100))

@@ -6,7 +6,10 @@ and a second one brings what was written during the first.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +17,17 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo import ReplaceOne
 from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.errors import ConnectionFailure
 
 from agl.errors import EnvironmentFault
-from agl.store.mongo_admin.connect import Client, Database
+from agl.store.mongo_admin.connect import Client, Database, Document
 from agl.store.mongo_admin.partitions import OF_UPSTREAM
 
+SOURCE_PATIENCE_SECONDS = 60.0
+"""How long a source that was just started may take until it can be read."""
+
+_ANSWER_SECONDS = 2.0
+_LOOK_SECONDS = 0.5
 _BATCH = 500
 _BATCH_BYTES = 16 << 20
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
@@ -45,6 +54,37 @@ class Copied:
     written: int = 0
     ours: int = 0
     missing: int = 0
+
+
+async def wait_until_readable(source: Client, waiting: Callable[[], None]) -> None:
+    """Until a server that was just started has opened its data and found its place in its set.
+
+    Args:
+        source: The server.
+        waiting: Called as long as it cannot be read.
+
+    Raises:
+        EnvironmentFault: It is neither primary nor secondary of the replica set that it is in.
+        PyMongoError: It cannot be reached.
+    """
+    deadline = time.monotonic() + SOURCE_PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(TimeoutError, ConnectionFailure):
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                if _is_readable(await source.admin.command("hello")):
+                    return
+        waiting()
+        await asyncio.sleep(_LOOK_SECONDS)
+    if not _is_readable(await source.admin.command("hello")):
+        raise EnvironmentFault(
+            "the server that --from names is neither primary nor secondary of its replica set",
+            remedy="see why, there: mongosh --eval 'rs.status()'",
+        )
+
+
+def _is_readable(hello: Document) -> bool:
+    in_a_set = "setName" in hello or bool(hello.get("isreplicaset"))
+    return not in_a_set or bool(hello.get("isWritablePrimary") or hello.get("secondary"))
 
 
 async def check_different(source: Client, target: Client, databases: tuple[str, str]) -> None:
