@@ -263,6 +263,11 @@ def test_one_partition_is_copied(mongo_server: MongoServer, database: Database[A
         options = ("--from", mongo_server.uri, "--from-database", source.name, "--only", "pt-b")
         succeed(mongo_server, database.name, "migrate", *options)
         assert database["rollouts"].distinct("partition_id") == ["pt-b"]
+        mistyped = (*options[:-1], "pt-c")
+        ended = agl(mongo_server, database.name, "migrate", *mistyped)
+        assert ended.returncode == 1
+        assert "--only: the source has no partition 'pt-c'" in ended.stderr
+        assert "it has 'pt-a', 'pt-b'" in ended.stderr
     finally:
         database.client.drop_database(source.name)
 

@@ -90,6 +90,7 @@ def test_settings_do_not_show_secrets(tmp_path: Path) -> None:
         ),
         (["--mongo-uri-file", "/no/such"], "--mongo-uri-file: /no/such cannot be read"),
         (["--database", "a.b"], "argument --database: 'a.b' is no database name"),
+        (["--database", "local"], "argument --database: 'local' is a database of MongoDB's own"),
         (["--partition-id", " x"], "argument --partition-id: ' x'"),
         (["--partition-id", "x" * 121], "longer than 120"),
         (["--n-workers", "many"], "is not a number of processes, from 1 to 512, or auto"),
@@ -100,6 +101,14 @@ def test_refused(arguments: list[str], text: str) -> None:
     with pytest.raises((UsageError, EnvironmentFault)) as refused:
         mongo(*arguments)
     assert text in str(refused.value)
+
+
+@pytest.mark.parametrize("option", ["--mongo-uri", "--mongo-uri-file"])
+def test_a_mongodb_for_the_memory_backend(option: str) -> None:
+    with pytest.raises(
+        UsageError, match=f"{option}: the memory backend has no use"
+    ):
+        parse([option, URI], "agl store")
 
 
 def test_two_variables_for_one_thing(monkeypatch: pytest.MonkeyPatch) -> None:

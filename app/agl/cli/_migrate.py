@@ -130,6 +130,8 @@ async def _copy(source: Side, target: Side, only: str | None, *, dry: bool) -> N
     names = source[1].database, target[1].database
     await copying.check_different(source[0], target[0], names)
     databases = source[0][names[0]], target[0][names[1]]
+    if only is not None:
+        await _check_there(databases[0], only)
     if dry:
         for name in mongo_admin("partitions").OF_UPSTREAM:
             wanted = {} if only is None else {"partition_id": only}
@@ -143,6 +145,18 @@ async def _copy(source: Side, target: Side, only: str | None, *, dry: bool) -> N
         text = f"copy {copied.name}: {copied.seen} of {copied.of}, {copied.written} written"
         talk.say(text, done=copied.seen >= copied.of)
     _verify(list(last.values()))
+
+
+async def _check_there(source: Any, only: str) -> None:
+    """A name that is mistyped copies nothing."""
+    for name in mongo_admin("partitions").OF_UPSTREAM:
+        if await source[name].find_one({"partition_id": only}, {"_id": 1}) is not None:
+            return
+    ids = sorted(map(str, await source["rollouts"].distinct("partition_id")))
+    raise EnvironmentFault(
+        f"--only: the source has no partition {only!r}",
+        remedy=f"it has {', '.join(map(repr, ids)) or 'none'}",
+    )
 
 
 async def _check_unused(target: Side, databases: tuple[Any, Any], only: str | None) -> None:

@@ -22,6 +22,7 @@ from agl.errors import EnvironmentFault, UsageError
 
 NEW_PARTITION = "new"
 _LONGEST_PARTITION = 120
+_OF_MONGODB = frozenset(("admin", "config", "local"))
 _BAD_IN_DATABASE = frozenset('/\\. "$*<>:|?\0')
 
 
@@ -213,4 +214,6 @@ def _database(name: str) -> str:
             f"argument --database: {name!r} is no database name: 63 bytes at most, without "
             'blanks and any of /\\."$*<>:|?'
         )
+    if name in _OF_MONGODB:
+        raise UsageError(f"argument --database: {name!r} is a database of MongoDB's own")
     return name

@@ -130,8 +130,7 @@ class StoreProcesses:
             partition_id=self._mongo.partition_id,
             database=self._mongo.database,
         )
-        if mongo != self._mongo:
-            self._check_same_data(mongo)
+        self._check_same_data(mongo)
         setup_process_logging(settings.log.level, settings.log.format)
         made = self._application(settings, mongo, token), self._options(settings)
         self._settings, self._mongo = settings, mongo
@@ -175,7 +174,7 @@ class StoreProcesses:
         return {**bound, **_gunicorn_options(settings)}
 
     def _check_same_data(self, mongo: MongoSettings) -> None:
-        """Raises unless the changed connection leads to the same partition as before."""
+        """Raises unless the connection works and leads to the same partition as before."""
         instance_id = asyncio.run(mongo_admin("start").instance_at(mongo))
         if instance_id != self._instance_id:
             raise EnvironmentFault(

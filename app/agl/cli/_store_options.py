@@ -42,6 +42,7 @@ def parse(argv: list[str], prog: str) -> StoreSettings:
     if options.tls_cert is None and options.tls_key is None:
         environment = load_environment()
         options.tls_cert, options.tls_key = environment.tls_cert, environment.tls_key
+    _check_used(options)
     settings = StoreSettings(
         host=options.host,
         port=options.port,
@@ -65,6 +66,18 @@ def parse(argv: list[str], prog: str) -> StoreSettings:
         raise UsageError("argument --tls-key: there is no --tls-cert that it belongs to")
     check_published_on(settings.published_on)
     return settings
+
+
+def _check_used(options: argparse.Namespace) -> None:
+    """Whoever names a MongoDB wants his data there."""
+    if options.backend == "mongo":
+        return
+    for name in ("mongo_uri", "mongo_uri_file"):
+        if getattr(options, name) is not None:
+            option = "--" + name.replace("_", "-")
+            raise UsageError(
+                f"argument {option}: the memory backend has no use for it, add --backend mongo"
+            )
 
 
 def _processes(asked: int | Literal["auto"] | None, backend: BackendName) -> int:

@@ -55,6 +55,7 @@ def client_of(settings: MongoSettings, **options: Any) -> Client:
     given: dict[str, Any] = {
         "serverSelectionTimeoutMS": patience,
         "connectTimeoutMS": patience,
+        "readPreference": "primary",
         **client_kwargs(settings),
         **options,
     }

@@ -98,7 +98,8 @@ async def check_different(source: Client, target: Client, databases: tuple[str, 
         for client in (source, target)
     ]
     same_server = ids[0] is not None and ids[0] == ids[1]
-    if databases[0] == databases[1] and (same_server or source.address == target.address):
+    same_server = same_server or await source.address == await target.address
+    if same_server and databases[0] == databases[1]:
         raise EnvironmentFault(
             "--from names the database that is to be copied to",
             remedy="name the old server by --from and the new one by --mongo-uri",
