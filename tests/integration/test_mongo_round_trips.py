@@ -111,6 +111,10 @@ async def test_of_a_rollout_that_another_process_has(
             with commands.counted() as sent:
                 assert await change(rollout) is not None
             assert sent == ["find", "bulkWrite"]
+        rollout = await _running(store)
+        with commands.counted() as sent:
+            assert await other.add_span(make_span(rollout, 2)) is not None
+        assert sent == ["find", "bulkWrite"]
 
 
 async def test_dequeue_of_more_than_a_bulk_takes(

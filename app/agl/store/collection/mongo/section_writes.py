@@ -267,12 +267,17 @@ class SectionWrites:
                 continue
 
             def check(outcome: Outcome, rollout_id: str = rollout_id) -> None:
-                if outcome.inserted:
+                if outcome.inserted or outcome.matched:
                     lane.numbers.learn_mark(rollout_id)
                 elif not outcome.duplicate:
                     results.fail(_error(outcome), {})
 
-            outgoing.add(mark(lane.partition_id, rollout_id, number), check)
+            root = self.known_roots().get(rollout_id)
+            if root is not None and not root.lacks_spans:  # it has a number, or a mark
+                write = raised(lane.partition_id, rollout_id, number, marked=True)
+            else:  # an insert costs a server less
+                write = mark(lane.partition_id, rollout_id, number)
+            outgoing.add(write, check)
 
     async def _note_numbers(
         self, lane: Lane, new: Mapping[SpanKey, bool], spans: Mapping[SpanKey, Span]
