@@ -105,9 +105,7 @@ def test_refused(arguments: list[str], text: str) -> None:
 
 @pytest.mark.parametrize("option", ["--mongo-uri", "--mongo-uri-file"])
 def test_a_mongodb_for_the_memory_backend(option: str) -> None:
-    with pytest.raises(
-        UsageError, match=f"{option}: the memory backend has no use"
-    ):
+    with pytest.raises(UsageError, match=f"{option}: the memory backend has no use"):
         parse([option, URI], "agl store")
 
 
