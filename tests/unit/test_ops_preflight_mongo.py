@@ -13,6 +13,7 @@ from agl.ops import preflight_mongo
 from agl.ops.preflight_mongo import (
     check_cache,
     check_data,
+    check_database,
     check_external,
     check_processor,
     check_workers,
@@ -37,6 +38,10 @@ def verdicts(findings: Iterable[tuple[str, str, str, str]]) -> list[tuple[str, s
         ("mongodb+srv://a:b@h/", [("AGL_MONGO_URI", "ok")]),
         ("https://a:secret@h", [("AGL_MONGO_URI", "fail")]),
         ("mongodb://a secret", [("AGL_MONGO_URI", "fail")]),
+        ("mongodb://127.0.0.1:27017/", [("AGL_MONGO_URI", "fail")]),
+        ("mongodb://u:secret@localhost/?replicaSet=x", [("AGL_MONGO_URI", "fail")]),
+        ("mongodb://h,[::1]:1/", [("AGL_MONGO_URI", "fail")]),
+        ("mongodb://localhost.lan/", [("AGL_MONGO_URI", "ok")]),
     ],
 )
 def test_a_connection_string_is_judged_and_not_shown(
@@ -45,6 +50,17 @@ def test_a_connection_string_is_judged_and_not_shown(
     findings = list(check_external(given(AGL_MONGO_URI=uri)))
     assert verdicts(findings) == verdict
     assert "secret" not in str(findings)
+
+
+@pytest.mark.parametrize("name", ["agentlightning", "a-b_1"])
+def test_names_of_databases(name: str) -> None:
+    assert not list(check_database(given(AGL_MONGO_DATABASE=name)))
+
+
+@pytest.mark.parametrize("name", ["a/b c", "a.b", "local", "x" * 64])
+def test_what_is_no_name_of_a_database(name: str) -> None:
+    found = verdicts(check_database(given(AGL_MONGO_DATABASE=name)))
+    assert found == [("AGL_MONGO_DATABASE", "fail")]
 
 
 @pytest.mark.parametrize("workers", ["auto", "1", "32", str(MOST_SERVER_PROCESSES)])
@@ -91,6 +107,12 @@ def test_the_cache_has_to_fit(cache: str, limit: int, status: str | None) -> Non
     for *_, fix in findings:
         repaired = fix.partition("AGL_MONGO_CACHE_GB=")[2]
         assert not list(check_cache(given(AGL_MONGO_CACHE_GB=repaired), limit))
+
+
+def test_memory_that_holds_not_even_the_smallest_cache() -> None:
+    (finding,) = check_cache(given(AGL_MONGO_CACHE_GB="0.25"), 100 << 20)
+    assert finding[:2] == ("AGL_MONGO_MEMORY", "fail")
+    assert not list(check_cache(given(AGL_MONGO_CACHE_GB="0.25"), 768 << 20))
 
 
 def test_where_the_data_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -403,6 +403,7 @@ def check_mongo(situation: Situation) -> Iterable[Check]:
     if situation.mode != "mongo":
         return
     found = [*preflight_mongo.check_external(situation.get)]
+    found += preflight_mongo.check_database(situation.get)
     found += preflight_mongo.check_workers(situation.get)
     if not situation.get("AGL_MONGO_URI", ""):
         found += preflight_mongo.check_container(

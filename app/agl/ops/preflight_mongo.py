@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 MONGO_MEMORY = (("AGL_MONGO_MEMORY", "4g"), ("AGL_MONGODB_EXPORTER_MEMORY", "256m"))
 MONGO_UID = 999
 SMALLEST_CACHE = 0.25
+_BESIDE_CACHE = 0.5
 MOST_WORKERS = 512
 """As ``agl.config`` has it."""
 
 CPU_FLAG = {"x86_64": "avx", "aarch64": "atomics"}
 _URI = re.compile(r"mongodb(\+srv)?://\S+")
+_LOOPBACK = re.compile(r"(//|@|,)(localhost|127\.[0-9.]+|\[::1\])([:/,?]|$)")
+_BAD_IN_DATABASE = re.compile(r"[/\\. \"$*<>:|?\0]")
+_OF_MONGODB = ("admin", "config", "local")
 _VOLUME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -33,8 +37,23 @@ def check_external(get: Callable[[str, str], str]) -> Iterator[Finding]:
     if uri and not _URI.fullmatch(uri):
         fix = "export AGL_MONGO_URI=mongodb://user:password@host:27017/?replicaSet=rs0"
         yield "AGL_MONGO_URI", "fail", "does not start with mongodb:// or mongodb+srv://", fix
+    elif _LOOPBACK.search(uri):
+        found = "names a loopback address, which inside of the container is its own"
+        yield (
+            "AGL_MONGO_URI",
+            "fail",
+            found,
+            "name an address that containers reach",
+        )
     elif uri:
         yield "AGL_MONGO_URI", "ok", "a MongoDB of your own; the container is left out", ""
+
+
+def check_database(get: Callable[[str, str], str]) -> Iterator[Finding]:
+    name = get("AGL_MONGO_DATABASE", "agentlightning")
+    if name in _OF_MONGODB or _BAD_IN_DATABASE.search(name) or len(name.encode()) > 63:
+        found = f"{name!r} cannot be the name of the store's database"
+        yield "AGL_MONGO_DATABASE", "fail", found, "export AGL_MONGO_DATABASE=agentlightning"
 
 
 def check_workers(get: Callable[[str, str], str]) -> Iterator[Finding]:
@@ -82,10 +101,16 @@ def check_cache(get: Callable[[str, str], str], limit: int) -> Iterator[Finding]
     cache = float(raw) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", raw) else 0.0
     advised = max(SMALLEST_CACHE, (limit / (1 << 30) - 1) / 2)
     fix = f"export AGL_MONGO_CACHE_GB={advised:.2f}"
+    if limit and limit < (SMALLEST_CACHE + _BESIDE_CACHE) * (1 << 30):
+        found = (
+            f"{limit >> 20} MiB is too little for the smallest cache and what is beside it"
+        )
+        yield "AGL_MONGO_MEMORY", "fail", found, "export AGL_MONGO_MEMORY=4g"
+        return
     if cache < SMALLEST_CACHE:
         found = f"{raw!r} is not a number of GB of at least {SMALLEST_CACHE}"
         yield "AGL_MONGO_CACHE_GB", "fail", found, fix
-    elif limit and (cache + 0.5) * (1 << 30) > limit:
+    elif limit and (cache + _BESIDE_CACHE) * (1 << 30) > limit:
         found = f"{raw} GB does not fit into AGL_MONGO_MEMORY, {limit >> 20} MiB"
         yield "AGL_MONGO_CACHE_GB", "fail", found, fix
     elif limit and cache > advised:

@@ -343,4 +343,4 @@ class MongoLightningCollections(LightningCollections):
 
 
 def _contended() -> BackendUnavailableError:
-    return BackendUnavailableError("Others keep changing the same rollout; try again")
+    return BackendUnavailableError("Others keep changing what this call is about; try again")
