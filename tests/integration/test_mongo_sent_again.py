@@ -10,7 +10,7 @@ import pytest
 from mongo import MongoServer, mongo_database, mongo_server
 from mongo_support import make_span
 
-from agl.store import _mongo_claims
+from agl.store.collection.mongo import claims
 from agl.store.mongo import MongoLightningStore
 from agl.types import EnqueueRolloutRequest
 from agl.utils.request_ids import RequestIds, ids_of_request
@@ -143,7 +143,7 @@ async def test_claims_that_nobody_was_told_of_go_back(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Asked again while it still claims, here by asking for less: what comes later is not lost."""
-    monkeypatch.setattr(_mongo_claims, "LOOKS_SECONDS", (0.5, 0.5))
+    monkeypatch.setattr(claims, "LOOKS_SECONDS", (0.5, 0.5))
     one, two = stores
     await one.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(6)])
     first = await sent("k", dequeue(one, 6))

@@ -102,9 +102,7 @@ def check_cache(get: Callable[[str, str], str], limit: int) -> Iterator[Finding]
     advised = max(SMALLEST_CACHE, (limit / (1 << 30) - 1) / 2)
     fix = f"export AGL_MONGO_CACHE_GB={advised:.2f}"
     if limit and limit < (SMALLEST_CACHE + _BESIDE_CACHE) * (1 << 30):
-        found = (
-            f"{limit >> 20} MiB is too little for the smallest cache and what is beside it"
-        )
+        found = f"{limit >> 20} MiB is too little for the smallest cache and what is beside it"
         yield "AGL_MONGO_MEMORY", "fail", found, "export AGL_MONGO_MEMORY=4g"
         return
     if cache < SMALLEST_CACHE:

@@ -16,12 +16,12 @@ from weakref import WeakKeyDictionary
 from agl.errors import DuplicatedPrimaryKeyError, StoreError
 from agl.store import rules
 from agl.store._core import LIFECYCLE, Pair
-from agl.store._mongo_claims import RepeatedClaims
 from agl.store._plan import ATTEMPT_DIGITS, Plan, attempt_id_of
 from agl.store._state import how_many, oldest_running
 from agl.store._waiting import Bell, BellWatch, Watch
 from agl.store.base import LightningStoreCapabilities, LightningStoreStatistics
 from agl.store.collection.base import AtomicLabels, LightningCollections
+from agl.store.collection.mongo.claims import RepeatedClaims
 from agl.store.collection.mongo.collections import MongoLightningCollections
 from agl.store.collection.mongo.heartbeats import HEARTBEAT_SECONDS
 from agl.store.collection.mongo.lane import ConflictError, Lane, conflict_pause
