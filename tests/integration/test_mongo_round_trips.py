@@ -38,6 +38,7 @@ async def store(
     ) as store:
         await store.add_resources({})
         await store.enqueue_many_rollouts(MANY[:2])
+        store.collections.heartbeat_seconds = 60.0  # so long is a rollout known, on a busy machine
         yield store
 
 
