@@ -39,6 +39,10 @@ def with_client(stack: Stack, work: Callable[[LightningStoreClient], Awaitable[N
 FINISHED = "sum(agl_rollouts_total)"
 
 
+def finished(stack: Stack) -> float:
+    return stack.value(FINISHED)
+
+
 def wait_until_finished(stack: Stack, count: float) -> None:
     """Until Prometheus knows of so many; what was counted last is written a moment later.
 
@@ -57,7 +61,7 @@ def wait_until_finished(stack: Stack, count: float) -> None:
 @pytest.mark.parametrize("service", ["app", "app-exporter"])
 def test_counters_survive_the_death_of(stack: Stack, service: str) -> None:
     stack.wait_for_scrapes(2)
-    before = stack.value(FINISHED) + 10
+    before = finished(stack) + 10
     with_client(stack, lambda client: run_rollouts(client, 10))
     wait_until_finished(stack, before)
     restarts = stack.container(service)["RestartCount"]
