@@ -93,13 +93,14 @@ async def check_different(source: Client, target: Client, databases: tuple[str, 
     Raises:
         EnvironmentFault: Both are the same.
     """
+    if databases[0] != databases[1]:
+        return
     ids = [
         (await client.admin.command("hello")).get("topologyVersion", {}).get("processId")
         for client in (source, target)
     ]
     same_server = ids[0] is not None and ids[0] == ids[1]
-    same_server = same_server or await source.address == await target.address
-    if same_server and databases[0] == databases[1]:
+    if same_server or await source.address == await target.address:
         raise EnvironmentFault(
             "--from names the database that is to be copied to",
             remedy="name the old server by --from and the new one by --mongo-uri",

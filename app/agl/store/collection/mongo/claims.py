@@ -22,6 +22,7 @@ LOOKS_SECONDS = (5.0, 40.0)
 """When to look for what has turned up; a write is repeated for half a minute at most."""
 
 _TRIES = 5
+_CLOSE_SECONDS = 5.0
 
 Pair = tuple[Rollout, Attempt]
 GiveBack = Callable[[str, Callable[[Root], bool]], Awaitable[bool]]
@@ -79,10 +80,12 @@ class RepeatedClaims:
         task.add_done_callback(self._looking.discard)
 
     async def close(self) -> None:
-        """Look a last time instead of later."""
+        """Look a last time instead of later, unless MongoDB does not answer."""
         self._closing.set()
         if self._looking:
-            await asyncio.wait(self._looking)
+            _, late = await asyncio.wait(self._looking, timeout=_CLOSE_SECONDS)
+            for task in late:
+                task.cancel()
 
     async def _look_again(self, attempt_ids: Collection[str]) -> None:
         for seconds in LOOKS_SECONDS:
