@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 
-def scraped(when: float, health: str = "up", error: str = "") -> dict[str, Any]:
+def scraped(when: float, health: str, error: str) -> dict[str, Any]:
     """A target of ``/api/v1/targets`` that was scraped ``when``, in seconds from now."""
     at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + when))
     return {
@@ -23,21 +23,23 @@ def scraped(when: float, health: str = "up", error: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("target", "wanted", "found"),
+    ("when", "health", "wanted", "found"),
     [
-        (scraped(60), "gpu1:9100", "1 up"),
-        (scraped(-60), "gpu1:9100", "gpu1:9100: not scraped since this began"),
-        (scraped(60, "down", "connection refused"), "gpu1:9100", "gpu1:9100: connection refused"),
-        (scraped(60), "gpu2:9100", "gpu2:9100: not known"),
+        (60, "up", "gpu1:9100", "1 up"),
+        (-60, "up", "gpu1:9100", "gpu1:9100: not scraped since this began"),
+        (60, "down", "gpu1:9100", "gpu1:9100: connection refused"),
+        (60, "up", "gpu2:9100", "gpu2:9100: not known"),
     ],
 )
 def test_a_target_is_up_by_what_was_seen_since(
     ansible_module: Callable[[str], ModuleType],
     monkeypatch: pytest.MonkeyPatch,
-    target: dict[str, Any],
+    when: float,
+    health: str,
     wanted: str,
     found: str,
 ) -> None:
+    target = scraped(when, health, "" if health == "up" else "connection refused")
     checks = ansible_module("cluster_checks")
     monkeypatch.setattr(checks, "ask", lambda _: {"data": {"activeTargets": [target]}})
     monkeypatch.setattr(time, "sleep", lambda _: None)

@@ -65,7 +65,11 @@ def test_every_alert_is_loaded(stack: Stack) -> None:
 
 
 def test_prometheus_has_its_alertmanager_and_does_not_say_otherwise(stack: Stack) -> None:
-    assert stack.value("prometheus_notifications_alertmanagers_discovered") == 1
+    # The first scrape of Prometheus by itself may be older than its discovery.
+    deadline = time.monotonic() + 60
+    while stack.value("prometheus_notifications_alertmanagers_discovered") != 1:
+        assert time.monotonic() < deadline
+        time.sleep(1)
     name = "PrometheusNotConnectedToAlertmanagers"
     assert stack.query(f'ALERTS{{alertname="{name}"}}') == []
     deadline = time.monotonic() + 60
