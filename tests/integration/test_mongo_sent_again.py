@@ -10,7 +10,10 @@ import pytest
 from mongo import MongoServer, mongo_database, mongo_server
 from mongo_support import make_span
 
+from agl.store import _plan
+from agl.store import mongo as mongo_module
 from agl.store.collection.mongo import claims
+from agl.store.collection.mongo.claims import Dequeue
 from agl.store.mongo import MongoLightningStore
 from agl.types import EnqueueRolloutRequest
 from agl.utils.request_ids import RequestIds, ids_of_request
@@ -117,6 +120,25 @@ async def test_a_claim_is_handed_out_again(stores: Stores, limit: int) -> None:
     assert (await totals(two))["total_attempts"] == 2 * limit
 
 
+async def test_claims_of_others_are_not_handed_out(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where their attempts have ids that this request might have drawn."""
+    for module in (_plan, mongo_module):
+        monkeypatch.setattr(module, "ATTEMPT_DIGITS", 1)
+    monkeypatch.setattr(claims, "LOOKS_SECONDS", (0.1, 0.1))
+    one, two = stores
+    await one.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(12)])
+    theirs = await sent("l", dequeue(one, 6))
+    ours = await sent("k", dequeue(two, 6), again=True)
+    assert [r.input for r in (*theirs, *ours)] == list(range(12))
+    await two.close()  # looks for lost claims a last time
+    for rollout in theirs:
+        stored = await one.get_rollout_by_id(rollout.rollout_id)
+        assert stored is not None
+        assert stored.status == "preparing"
+
+
 async def test_resources_are_added_once(stores: Stores) -> None:
     one, two = stores
     first = await sent("k", lambda: one.add_resources({}))
@@ -185,9 +207,9 @@ async def test_what_is_told_while_it_is_looked_for_stays(stores: Stores) -> None
     one, two = stores
     await one.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(40)])
     first = await sent("k", dequeue(one, 40))
-    ids = {r.attempt.attempt_id for r in first}
+    asked = Dequeue(RequestIds("k").mark, {r.attempt.attempt_id for r in first})
     looking, told = await asyncio.gather(
-        one._repeated_claims()._look(ids), two._repeated_claims().told(ids, 40)
+        one._repeated_claims()._look(asked), two._repeated_claims().told(asked, 40)
     )
     assert looking is None
     kept = {rollout.rollout_id for rollout, _ in told}

@@ -21,7 +21,7 @@ from agl.store._state import how_many, oldest_running
 from agl.store._waiting import Bell, BellWatch, Watch
 from agl.store.base import LightningStoreCapabilities, LightningStoreStatistics
 from agl.store.collection.base import AtomicLabels, LightningCollections
-from agl.store.collection.mongo.claims import RepeatedClaims
+from agl.store.collection.mongo.claims import Dequeue, RepeatedClaims
 from agl.store.collection.mongo.collections import MongoLightningCollections
 from agl.store.collection.mongo.heartbeats import HEARTBEAT_SECONDS
 from agl.store.collection.mongo.lane import ConflictError, Lane, conflict_pause
@@ -47,7 +47,7 @@ from agl.types import (
 )
 from agl.utils.id import generate_id
 from agl.utils.metrics import MetricsBackend
-from agl.utils.request_ids import RequestIds, request_ids
+from agl.utils.request_ids import request_ids
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +59,6 @@ MOST_CLAIMS = 5_000
 
 _LOST_CLAIMS = 32
 """Claims of one dequeue that others may have been faster with; each has drawn an id."""
-
-_MARK_DIGITS = 16
 
 R = TypeVar("R")
 
@@ -317,11 +315,12 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
         if ids is None or not ids.sent_again:
             return await self._claim_some(limit, worker_id)
         drawn = set(map(attempt_id_of, ids.first(limit + _LOST_CLAIMS, ATTEMPT_DIGITS)))
+        dequeue = Dequeue(ids.mark, drawn)
         claims = self._repeated_claims()
-        claims.look_after(drawn)
-        told = await claims.told(drawn, limit)
+        claims.look_after(dequeue)
+        told = await claims.told(dequeue, limit)
         if not told and await self._claim_some(limit, worker_id):
-            told = await claims.told(drawn, limit)
+            told = await claims.told(dequeue, limit)
         return told
 
     async def _claim_some(self, limit: int, worker_id: str | None) -> list[Pair]:
@@ -418,7 +417,7 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
     async def _put_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
         ids = request_ids()
         if ids is not None and ids.sent_again:
-            written = await self.collections.resources_of_request(resources_id, resources_mark(ids))
+            written = await self.collections.resources_of_request(resources_id, ids.mark)
             if written is not None:
                 logger.info("A request that was sent again had been carried out already")
                 return written
@@ -431,9 +430,7 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
         stored: ResourcesUpdate | None,
     ) -> None:
         ids = request_ids()
-        await _section(c).put_resources(
-            update, stored, None if ids is None else resources_mark(ids)
-        )
+        await _section(c).put_resources(update, stored, None if ids is None else ids.mark)
 
     # Waiting
 
@@ -497,11 +494,6 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
         Nothing is done while anybody writes. Counts all documents of the partition.
         """
         return await reconcile(await self.collections.lane()) or {}
-
-
-def resources_mark(ids: RequestIds) -> str:
-    """By which resources tell which request wrote them last."""
-    return ids.first(1, _MARK_DIGITS)[0]
 
 
 def _section(c: LightningCollections) -> Section:

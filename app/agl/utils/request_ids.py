@@ -14,6 +14,8 @@ from contextvars import ContextVar
 
 from agl.utils.id import generate_id
 
+_MARK_DIGITS = 16
+
 
 class RequestIds:
     """The ids of one request.
@@ -27,6 +29,11 @@ class RequestIds:
         self._key = key
         self._drawn = 0
         self.sent_again = sent_again
+
+    @property
+    def mark(self) -> str:
+        """16 hex digits by which what this request has written tells that it did."""
+        return self._id(1, _MARK_DIGITS)
 
     def draw(self, length: int) -> str:
         """The next one."""

@@ -1,8 +1,8 @@
 """Claims of a dequeue that is sent again, perhaps to another server process.
 
-The ids of its attempts follow from the key of the request, so what it has claimed before can be
-found. It may still be claiming, though: what is found is marked as told before it is answered, and
-what turns up later, told to nobody, goes back to the queue.
+The ids of its attempts follow from the key of the request, and each claim has its mark, so what it
+has claimed before can be found. It may still be claiming, though: what is found is marked as told
+before it is answered, and what turns up later, told to nobody, goes back to the queue.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import NamedTuple
 
 from agl.errors import StoreError
 from agl.store.collection.mongo.collections import MongoLightningCollections
@@ -28,6 +29,13 @@ Pair = tuple[Rollout, Attempt]
 GiveBack = Callable[[str, Callable[[Root], bool]], Awaitable[bool]]
 
 
+class Dequeue(NamedTuple):
+    """A request to dequeue: its mark, and what the attempts that it starts may be called."""
+
+    mark: str
+    attempt_ids: Collection[str]
+
+
 class RepeatedClaims:
     """Of one event loop.
 
@@ -43,19 +51,22 @@ class RepeatedClaims:
         self._looking: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
 
-    async def told(self, attempt_ids: Collection[str], limit: int) -> list[Pair]:
-        """Up to ``limit`` of these claims that are there, as they entered the queue; nobody gives
+    async def told(self, dequeue: Dequeue, limit: int) -> list[Pair]:
+        """Up to ``limit`` of its claims that are there, as they entered the queue; nobody gives
         them back from now on.
         """
-        roots = (await self._collections.claims(attempt_ids))[:limit]
+        roots = (await self._claims(dequeue))[:limit]
         kept: dict[str, Pair] = {}
         for _ in range(_TRIES):
             kept.update(await self._mark([r for r in roots if r.rollout_id not in kept]))
             if len(kept) == len(roots):
                 break
-            there = {root.rollout_id: root for root in await self._collections.claims(attempt_ids)}
+            there = {root.rollout_id: root for root in await self._claims(dequeue)}
             roots = [there[root.rollout_id] for root in roots if root.rollout_id in there]
         return [kept[root.rollout_id] for root in roots if root.rollout_id in kept]
+
+    async def _claims(self, dequeue: Dequeue) -> list[Root]:
+        return await self._collections.claims(dequeue.attempt_ids, dequeue.mark)
 
     async def _mark(self, roots: Sequence[Root]) -> dict[str, Pair]:
         lane = await self._collections.lane()
@@ -73,9 +84,9 @@ class RepeatedClaims:
                 marked[after.rollout_id] = after.rollout, after.latest
         return marked
 
-    def look_after(self, attempt_ids: Collection[str]) -> None:
-        """Have those of these claims that nobody was told of given back, once it is clear."""
-        task = asyncio.get_running_loop().create_task(self._look_again(attempt_ids))
+    def look_after(self, dequeue: Dequeue) -> None:
+        """Have those of its claims that nobody was told of given back, once it is clear."""
+        task = asyncio.get_running_loop().create_task(self._look_again(dequeue))
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)
 
@@ -87,7 +98,7 @@ class RepeatedClaims:
             for task in late:
                 task.cancel()
 
-    async def _look_again(self, attempt_ids: Collection[str]) -> None:
+    async def _look_again(self, dequeue: Dequeue) -> None:
         for seconds in LOOKS_SECONDS:
             try:
                 async with asyncio.timeout(seconds):
@@ -95,24 +106,25 @@ class RepeatedClaims:
             except TimeoutError:
                 pass
             try:
-                await self._look(attempt_ids)
+                await self._look(dequeue)
             except StoreError as error:
                 logger.warning("Could not look for claims that nobody knows of: %s", error)
             if self._closing.is_set():
                 return
 
-    async def _look(self, attempt_ids: Collection[str]) -> None:
+    async def _look(self, dequeue: Dequeue) -> None:
         def is_lost(root: Root) -> bool:
             latest = root.latest
             return (
                 latest is not None
-                and latest.attempt_id in attempt_ids
+                and root.request == dequeue.mark
+                and latest.attempt_id in dequeue.attempt_ids
                 and latest.attempt_id != root.told
                 and latest.status == "preparing"
                 and latest.last_heartbeat_time is None
             )
 
-        found = [root for root in await self._collections.claims(attempt_ids) if is_lost(root)]
+        found = [root for root in await self._claims(dequeue) if is_lost(root)]
         back = [await self._give_back(root.rollout_id, is_lost) for root in found]
         if any(back):
             logger.warning(

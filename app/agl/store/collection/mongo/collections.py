@@ -304,8 +304,11 @@ class MongoLightningCollections(LightningCollections):
         )
         return [document["rollout_id"] for document in found]
 
-    async def claims(self, attempt_ids: Collection[str]) -> list[Root]:
-        """Rollouts under way whose latest attempt is one of these, as they entered the queue."""
+    async def claims(self, attempt_ids: Collection[str], request: str) -> list[Root]:
+        """Rollouts under way whose latest attempt is one of these and was started by the request
+        with this mark, as they entered the queue. (Ids of attempts are short enough for those of
+        others to be among many.)
+        """
         lane = await self.lane()
         match = {
             "partition_id": self.partition_id,
@@ -313,7 +316,7 @@ class MongoLightningCollections(LightningCollections):
             "attempts.attempt_id": {"$in": sorted(attempt_ids)},
         }
         documents = await lane.reading(lambda: lane.database[ROLLOUTS].find(match).to_list())
-        roots = [Root(document) for document in documents]
+        roots = [root for root in map(Root, documents) if root.request == request]
         roots.sort(key=lambda root: root.queued_at or 0.0)
         latest = ((root, root.latest) for root in roots)
         return [root for root, last in latest if last and last.attempt_id in attempt_ids]

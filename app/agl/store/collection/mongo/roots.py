@@ -13,6 +13,7 @@ matches only the version that was read and writes absolute values, so it can be 
 ``lacks_reward``   the same for a span with a reward
 ``version``        token of the last decision; heartbeats do not change it
 ``previous``       tokens before it, by which a decision sent twice is recognised
+``request``        mark of the request that started the latest attempt; missing where it had no key
 ``told``           the latest attempt whose claim was told when it was asked for again
 ``finish``         written with a status that finishes it, for those who follow the change stream
 =================  =============================================================================
@@ -53,13 +54,22 @@ from agl.types import (
 )
 from agl.types.state import JUDGED_STATUSES, mode_name
 from agl.utils.ownership import replace
+from agl.utils.request_ids import request_ids
 
 ROLLOUTS = "rollouts"
 LIGHT: Mapping[str, int] = {"input": 0, "metadata": 0}
 """Projection for decisions that hand out no rollout."""
 
 _ROLLOUT_FIELDS = tuple(Rollout.model_fields)
-_NOTES = ("queued_at", "deadline", "running_since", "told", "lacks_spans", "lacks_reward")
+_NOTES = (
+    "queued_at",
+    "deadline",
+    "running_since",
+    "request",
+    "told",
+    "lacks_spans",
+    "lacks_reward",
+)
 _HEARTBEAT = ("last_heartbeat_time",)
 _TOKENS_KEPT = 6
 _SHOWS_LIFE_ONLY = ["running", *sorted(ENDED_STATUSES), "timeout"]
@@ -93,6 +103,7 @@ class Root:
         "light",
         "previous",
         "queued_at",
+        "request",
         "rollout",
         "running_since",
         "told",
@@ -111,6 +122,7 @@ class Root:
         self.queued_at: float | None = document.get("queued_at")
         self.deadline: Any = document.get("deadline", _UNSET)
         self.running_since: Any = document.get("running_since", _UNSET)
+        self.request: str | None = document.get("request")
         self.told: str | None = document.get("told")
         self.lacks_spans: bool = document.get("lacks_spans", False)
         self.lacks_reward: bool = document.get("lacks_reward", False)
@@ -300,6 +312,10 @@ class Decision:
             self._sets[f"attempts.{len(self._attempts) - 1}"] = model_fields(attempt)
         else:
             self._whole_attempts = True
+        ids = request_ids()
+        mark = None if ids is None else ids.mark
+        if mark != self.root.request:
+            self._sets["request"] = mark
 
     def enter_queue(self) -> None:
         """Take a place at the end of the queue, unless it waits there already."""
