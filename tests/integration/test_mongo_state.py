@@ -287,6 +287,33 @@ async def test_whoever_is_disturbed_while_reconciling_tries_again_soon(
     assert await store.reconcile() == {"attempts": -5}
 
 
+async def test_a_reconciliation_that_fails_is_tried_again_soon(
+    stores: tuple[MongoLightningStore, MongoLightningStore],
+    mongo_database: str,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, _ = stores
+    await store.start_rollout(1)
+    counters = store.collections.pool.database(mongo_database)[COUNTERS]
+    await counters.update_one({"_id": f"{PARTITION}/base"}, {"$inc": {"numbers.attempts": 5}})
+
+    async def look() -> float:
+        store._reconciling._next = 0.0
+        await store.watchdog._sweep(64)
+        await store.collections.lane_now().close()
+        return store._reconciling._next - time.monotonic()
+
+    async def fails(_: Reconciler) -> Any:
+        raise OSError("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reconciler, "_look", fails)
+        assert FIRST_PAUSE_SECONDS / 2 < await look() < RECONCILE_SECONDS / 2
+    assert (await store.statistics())["total_attempts"] == 1 + 5
+    assert await look() > RECONCILE_SECONDS / 2
+    assert (await store.statistics())["total_attempts"] == 1
+
+
 async def test_indexes_and_totals_are_there_before_a_store_serves(
     mongo_server: MongoServer,  # noqa: F811
     mongo_database: str,  # noqa: F811

@@ -15,7 +15,7 @@ SOON_SECONDS = 2.0
 """After the death of a process; its successor serves by then."""
 
 FIRST_PAUSE_SECONDS = 60.0
-"""Before the next try when somebody wrote meanwhile; then twice as long each time."""
+"""Before the next try when somebody wrote meanwhile or it failed; then twice as long each time."""
 
 _SHARE = 40.0
 """It pauses at least so many times as long as a comparison has taken, which reads everything."""
@@ -29,13 +29,14 @@ class Reconciling:
 
     def __init__(self) -> None:
         self._next = time.monotonic() + RECONCILE_SECONDS
-        self._died = 0.0
+        self._needed = 0.0
+        """Since when nobody's comparison is good enough, in seconds since the epoch."""
         self._pause = FIRST_PAUSE_SECONDS
 
     def soon(self) -> None:
         """Somebody has died, or may have."""
         self._next = time.monotonic() + SOON_SECONDS
-        self._died = time.time()
+        self._needed = time.time()
         self._pause = FIRST_PAUSE_SECONDS
 
     def is_due(self) -> bool:
@@ -48,15 +49,23 @@ class Reconciling:
     async def run(self, lane: Lane) -> None:
         """Compare, unless another process has done so lately."""
         reconciler = Reconciler(lane.database, lane.partition_id)
-        if not await reconciler.take_turn(max(self._died, time.time() - RECONCILE_SECONDS)):
-            return
         started = time.monotonic()
-        if await reconcile(lane) is None:
+        try:
+            if not await reconciler.take_turn(max(self._needed, time.time() - RECONCILE_SECONDS)):
+                return
+            if await reconcile(lane) is not None:
+                return
             await reconciler.give_turn_back()
-            took = time.monotonic() - started
-            pause = min(max(self._pause, _SHARE * took), RECONCILE_SECONDS)
-            self._next = time.monotonic() + pause
-            self._pause = 2 * pause
+        except Exception:
+            self._needed = time.time()  # the turn may be taken
+            self._try_again(time.monotonic() - started)
+            raise
+        self._try_again(time.monotonic() - started)
+
+    def _try_again(self, took: float) -> None:
+        pause = min(max(self._pause, _SHARE * took), RECONCILE_SECONDS)
+        self._next = time.monotonic() + pause
+        self._pause = 2 * pause
 
 
 async def reconcile(lane: Lane) -> Mapping[str, int] | None:
