@@ -289,7 +289,7 @@ def test_backup_into_an_empty_stack_gives_every_document_back(stack: Stack, tmp_
     )
     assert refused.returncode == 1
     assert "holds rollouts already - --replace deletes" in refused.stderr
-    wait_until_answers(f"{stack.store_url}/v1/agl/health")
+    assert totals(stack) == statistics, "the store was not stopped for it"
 
     stack.script("down", "--volumes")
     stack.script("up", "mongo", "--lab", "--yes")

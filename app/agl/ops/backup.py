@@ -130,15 +130,18 @@ def restore(bundle: Bundle, source: Path, *, replace: bool) -> None:
     """
     method = method_of(source)
     check_whole(source)
+    flags = ("--replace",) if replace else ()
+    check = bundle.own("mongo-load", "--check", *flags)
+    _run(bundle, check)  # without stopping a store for nothing
     with (
         stopped(bundle),
         bundle.console.step(f"restoring {source} ({method})") as progress,
         source.open("rb") as file,
     ):
         if method == DRIVER:
-            command = bundle.own("mongo-load", *(("--replace",) if replace else ()))
+            command = bundle.own("mongo-load", *flags)
         else:
-            _run(bundle, bundle.own("mongo-load", "--check", *(("--replace",) if replace else ())))
+            _run(bundle, check)
             include = f"--nsInclude={bundle.database}.*"
             command = bundle.tool("mongorestore", include, "--archive", "--gzip", "--drop")
         told = _run(bundle, command, stdin=file)
