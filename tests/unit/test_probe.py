@@ -7,17 +7,28 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from ports import free_port
 
+import agl.probe
 from agl.probe import main
 
 
 class Handler(BaseHTTPRequestHandler):
+    asked = 0
+    healthy_questions = 0
+    """After so many, ``/fails`` is not healthy any more."""
+
     def do_GET(self) -> None:
+        type(self).asked += 1
+        if self.path == "/fails":
+            self.send_response(200 if self.asked <= self.healthy_questions else 500)
+            self.end_headers()
+            return
         statuses = {"/health": 200, "/moved": 301, "/broken": 503, "/": 200, "/q?a=b": 200}
         self.send_response(statuses.get(self.path, 404))
         self.end_headers()
@@ -113,6 +124,8 @@ def test_not_http(answer: str, capsys: pytest.CaptureFixture[str]) -> None:
         ["http://x/", "--timeout", "0"],
         ["http://x/", "--timeout", "nan"],
         ["http://x/", "--timeout=x"],
+        ["http://x/", "--watch=-1"],
+        ["http://x/", "--watch"],
         ["http://x/\r\nX: y"],
     ],
 )
@@ -141,3 +154,46 @@ def test_real_process_imports_little(server: str) -> None:
     assert "agl" in shown
     for heavy in ("ssl", "http.client", "argparse", "asyncio", "pydantic", "email"):
         assert f"| {heavy}\n" not in shown.replace(" ", "").replace("|", "| "), heavy
+
+
+@pytest.fixture
+def watching(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, int], tuple[int, int]]:
+    """Watches 0.3 s, every 0.05 s; returns the exit code and how often the server was asked."""
+    monkeypatch.setattr(agl.probe, "MARKER", str(tmp_path / "marker"))
+    monkeypatch.setattr(agl.probe, "WATCH_INTERVAL_SECONDS", 0.05)
+
+    def watch(path: str, healthy_questions: int) -> tuple[int, int]:
+        monkeypatch.setattr(Handler, "asked", 0)
+        monkeypatch.setattr(Handler, "healthy_questions", healthy_questions)
+        return main([server + path, "--watch=0.3"]), Handler.asked
+
+    return watch
+
+
+def test_what_was_healthy_is_watched(watching: Callable[[str, int], tuple[int, int]]) -> None:
+    assert watching("/fails", 0) == (1, 1)
+    assert watching("/health", 0) == (0, 1), "the first good answer is told at once"
+    code, asked = watching("/health", 0)
+    assert code == 0
+    assert 2 <= asked <= 6
+    assert watching("/fails", 2) == (1, 3), "a failure is told at once"
+    assert watching("/health", 0) == (0, 1), "and so is that it is over"
+
+
+def test_another_start_of_the_container_is_told_at_once(
+    watching: Callable[[str, int], tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert watching("/health", 0) == (0, 1)
+    monkeypatch.setattr(agl.probe, "_start_of_container", lambda: "another")
+    assert watching("/health", 0) == (0, 1)
+    assert watching("/health", 0)[1] > 1
+
+
+def test_without_a_place_for_its_marker_it_asks_once(
+    watching: Callable[[str, int], tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agl.probe, "MARKER", "/proc/no/such/place")
+    for _ in range(2):
+        assert watching("/health", 0) == (0, 1)
