@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from bundle import SLOT, Stack, clone_to, docker, leftovers, local_images
+from bundle import SLOT, Stack, clone_to, docker, leftovers, lend_environment, local_images
 from mongo_bundle import play, wait_until_answers
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
@@ -156,6 +156,24 @@ def test_sighup_takes_the_new_token_and_everything_goes_on(outside: Stack) -> No
     for service, container in before.items():
         if container["State"]["Running"]:
             assert started(after[service]) == started(container), service
+
+
+def test_an_address_that_leads_nowhere_replaces_no_store(outside: Stack, mongo_uri: str) -> None:
+    lend_environment(outside.root)
+    before = containers(outside)
+    refused = subprocess.run(
+        [outside.root / "scripts" / "up", "mongo", "--lab", "--yes"],
+        env={**outside.environ, "AGL_MONGO_URI": mongo_uri.replace(":27017", ":1")},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    said = refused.stdout + refused.stderr
+    assert refused.returncode == 1, said
+    assert f"AGL_MONGO_URI: MongoDB at {PLACE}.1:1" in said
+    assert "the store that runs stays" in said
+    assert PASSWORD not in said
+    assert started(containers(outside)["app"]) == started(before["app"])
 
 
 def started(container: dict[str, Any]) -> tuple[str, int, str]:

@@ -1,4 +1,4 @@
-"""``agl stack backup`` and ``restore``, and the two programs they run inside a container."""
+"""``agl stack backup`` and ``restore``; programs that these and ``up`` run in a container."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agl.cli._mongo import add_mongo_options, mongo_settings
+from agl.cli._mongo import add_mongo_options, mongo_admin, mongo_settings
 from agl.config import process_environment
 from agl.errors import EnvironmentFault
 from agl.ops.options import LineParser, add_yes
@@ -97,6 +97,16 @@ def load_main(argv: list[str], prog: str) -> int:
         asyncio.run(check_empty(settings))
     if not options.check:
         _tell("loaded", asyncio.run(load(settings, sys.stdin.buffer)))
+    return 0
+
+
+def check_main(argv: list[str], prog: str) -> int:
+    """Whether the store can use MongoDB; returns 0. Raises UsageError and EnvironmentFault."""
+    parser = LineParser(prog=prog, description="Look whether the store can use this MongoDB.")
+    add_mongo_options(parser)
+    settings = mongo_settings(parser.parse_args(argv))
+    found = asyncio.run(mongo_admin("diagnosis").diagnose(settings))
+    print(f"MongoDB {found.version}, {found.kind}")
     return 0
 
 

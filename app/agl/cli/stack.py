@@ -274,4 +274,5 @@ COMMANDS: dict[str, Callable[[list[str], str], int]] = {
     "restore": _backup("restore_main"),
     "mongo-dump": _backup("dump_main"),
     "mongo-load": _backup("load_main"),
+    "mongo-check": _backup("check_main"),
 }

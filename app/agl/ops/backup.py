@@ -75,8 +75,7 @@ class Bundle:
 
     def own(self, program: str, *arguments: str) -> list[str]:
         """The command line of one of our programs, with the store's access to MongoDB."""
-        run = ("run", "--rm", "--no-deps", "-T", "app", "agl-stack", "stack", program)
-        return self.compose.command(*run, *arguments)
+        return self.compose.command(*self.compose.program(program, *arguments))
 
     def tool(self, name: str, *arguments: str) -> list[str]:
         """The command line of one of MongoDB's tools, in MongoDB's container."""

@@ -75,6 +75,11 @@ class Compose:
             raise EnvironmentFault(f"docker compose {arguments[0]}: {last_line(answer.stderr)}")
         return answer.stdout
 
+    def program(self, name: str, *arguments: str) -> list[str]:
+        """What to run for one of our programs in a container with the store's access to MongoDB."""
+        run = ("run", "--rm", "--no-deps", "-T", "app", "agl-stack", "stack", name)
+        return [*run, *arguments]
+
     def services(self, *, every_profile: bool = False) -> dict[str, Service]:
         """The services that this mode starts, or all that it could start."""
         profiles = ("--profile", "*") if every_profile else ()

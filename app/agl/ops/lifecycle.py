@@ -78,6 +78,7 @@ def up(layout: Layout, console: Console, options: UpOptions) -> None:
         choices = _images(layout, engine, console, options)
         compose = Compose(layout, options.mode, choices.overrides())
         agree_to_loss(engine, compose, console, options)
+        check_mongo_elsewhere(engine, compose, console, options)
         before = engine.containers()
         view = Start(engine, compose, console, options).run(watcher(layout, engine, compose))
         take_on(engine, before, view)
@@ -154,14 +155,11 @@ def _images(layout: Layout, engine: Engine, console: Console, options: UpOptions
 
 def agree_to_loss(engine: Engine, compose: Compose, console: Console, options: UpOptions) -> None:
     """Before a running store is made anew: what it holds may be missed afterwards."""
-    containers = engine.containers()
-    stores = [item for item in containers if item.service == "app" and item.running]
+    stores = _running_stores(engine)
     running = running_mode(stores)
     if not stores or running == options.mode == "mongo":
         return
-    # Compose makes anew what depends on a container that is made anew.
-    made_from = [item for item in containers if item.service in {"app", "init", "rules-check"}]
-    if running != "mongo" and not any(compose.would_recreate(engine, item) for item in made_from):
+    if running != "mongo" and not _makes_store_anew(engine, compose):
         return
     loss, remedy = what_is_lost(running, options.mode)
     if options.yes:
@@ -170,6 +168,40 @@ def agree_to_loss(engine: Engine, compose: Compose, console: Console, options: U
         raise EnvironmentFault(loss, remedy=f"nothing was changed; {remedy}")
     elif not console.ask(f"{loss}. Go on?"):
         raise EnvironmentFault("nothing was changed")
+
+
+def check_mongo_elsewhere(
+    engine: Engine, compose: Compose, console: Console, options: UpOptions
+) -> None:
+    """Before a store on MongoDB makes room for one on the site's own: whether that can be used.
+
+    Raises EnvironmentFault with the cause; the store that runs stays.
+    """
+    if options.mode != "mongo" or not compose.layout.external_mongo:
+        return
+    # Without one on MongoDB there are no secrets yet, and no store that must not be lost.
+    if running_mode(_running_stores(engine)) != "mongo" or not _makes_store_anew(engine, compose):
+        return
+    with console.step("looking whether MongoDB can be used") as progress:
+        try:
+            compose.run(*compose.program("mongo-check"))
+        except EnvironmentFault as fault:
+            said = str(fault)
+            raise EnvironmentFault(
+                f"AGL_MONGO_URI: {said.partition('error: ')[2] or said} (the store that runs stays)"
+            ) from fault
+        progress.conclude("MongoDB can be used")
+
+
+def _running_stores(engine: Engine) -> list[Container]:
+    return [item for item in engine.containers() if item.service == "app" and item.running]
+
+
+def _makes_store_anew(engine: Engine, compose: Compose) -> bool:
+    """Compose makes anew what depends on a container that is made anew."""
+    made_from = {"app", "init", "rules-check"}
+    containers = [item for item in engine.containers() if item.service in made_from]
+    return any(compose.would_recreate(engine, item) for item in containers)
 
 
 def what_is_lost(running: str, wanted: str) -> tuple[str, str]:
