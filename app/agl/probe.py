@@ -23,7 +23,10 @@ WATCH_INTERVAL_SECONDS = 3.0
 """Between two questions of a probe that goes on asking."""
 
 MARKER = "/dev/shm/agl-probe"  # noqa: S108 - what else writes there is the service itself
-"""Says that this start of the container has been healthy; every container can write there."""
+"""Says when this start of the container was healthy last; every container can write there."""
+
+FRESH_SECONDS = 15.0
+"""A marker that is older was left by a probe that Docker has ended, as in a paused container."""
 
 _MAX_STATUS_LINE = 4096
 
@@ -76,13 +79,22 @@ def watch(
 ) -> str:
     """Like :func:`probe`; where that was well before, ask again and again for ``seconds``."""
     end = time.monotonic() + seconds
-    asks_on = _read(MARKER) == _start_of_container()
-    problem = probe(host, port, path, timeout, tls=tls)
-    while asks_on and not problem and time.monotonic() + WATCH_INTERVAL_SECONDS < end:
-        time.sleep(WATCH_INTERVAL_SECONDS)
+    asks_on = _was_healthy()
+    while True:
         problem = probe(host, port, path, timeout, tls=tls)
-    _mark("" if problem else _start_of_container())
-    return problem
+        _mark(healthy=not problem)
+        if problem or not asks_on or time.monotonic() + WATCH_INTERVAL_SECONDS >= end:
+            return problem
+        time.sleep(WATCH_INTERVAL_SECONDS)
+
+
+def _was_healthy() -> bool:
+    start, _, when = _read(MARKER).partition(" ")
+    try:
+        age = time.monotonic() - float(when)
+    except ValueError:
+        return False
+    return start == _start_of_container() and age < FRESH_SECONDS
 
 
 def _start_of_container() -> str:
@@ -99,12 +111,12 @@ def _read(path: str) -> str:
         return ""
 
 
-def _mark(start: str) -> None:
+def _mark(*, healthy: bool) -> None:
     """Without a place to write, each probe asks once."""
     try:
-        if start:
+        if healthy:
             with open(MARKER, "w", encoding="latin-1") as file:  # noqa: PTH123 - as above
-                file.write(start)
+                file.write(f"{_start_of_container()} {time.monotonic()}")
         else:
             os.unlink(MARKER)  # noqa: PTH108 - as above
     except OSError:

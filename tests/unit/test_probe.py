@@ -191,6 +191,23 @@ def test_another_start_of_the_container_is_told_at_once(
     assert watching("/health", 0)[1] > 1
 
 
+def test_whoever_was_not_asked_for_long_is_told_at_once(
+    watching: Callable[[str, int], tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a pause of the container, when Docker has ended the probe and counts a failure."""
+    assert watching("/health", 0) == (0, 1)
+    monkeypatch.setattr(agl.probe, "FRESH_SECONDS", 0.0)
+    assert watching("/health", 0) == (0, 1)
+
+
+@pytest.mark.parametrize("text", ["", " ", "x", "1 x", "1 2 3", "\xff"])
+def test_a_marker_that_says_nothing_is_none(
+    watching: Callable[[str, int], tuple[int, int]], text: str
+) -> None:
+    Path(agl.probe.MARKER).write_text(text, "latin-1")
+    assert watching("/health", 0) == (0, 1)
+
+
 def test_without_a_place_for_its_marker_it_asks_once(
     watching: Callable[[str, int], tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
