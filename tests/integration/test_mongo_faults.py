@@ -345,7 +345,7 @@ time.time_ns = lambda: _time_ns() + int(_seconds * 1e9)
 async def test_clocks_of_store_hosts_differ(
     mongo_server: MongoServer, mongo_database: str, tmp_path: Path
 ) -> None:
-    """Two minutes ahead and two behind, with a watchdog that gives a silent worker 30 seconds."""
+    """Two minutes ahead and two behind, with a watchdog that gives a silent worker 100 seconds."""
     (tmp_path / "sitecustomize.py").write_text(CLOCK)
     where = {"PYTHONPATH": str(tmp_path)}
     with (
@@ -356,7 +356,7 @@ async def test_clocks_of_store_hosts_differ(
     ):
         assert one.logged("s ahead of MongoDB's") == two.logged("s behind MongoDB's") == 1
         config = RolloutConfig(
-            unresponsive_seconds=30, max_attempts=3, retry_condition=["unresponsive"]
+            unresponsive_seconds=100, max_attempts=3, retry_condition=["unresponsive"]
         )
         async with client_of(one) as here, client_of(two) as there:
             started = [
@@ -366,10 +366,10 @@ async def test_clocks_of_store_hosts_differ(
             ids = [rollout.rollout_id for rollout in started]
             work, began = Work(config=config), time.monotonic()
             async with load(one, work=work) as first, load(two, work=work) as second:
-                waiting = asyncio.create_task(there.wait_for_rollouts(rollout_ids=ids, timeout=60))
                 await until("look of the watchdogs", lambda: time.monotonic() > began + 12)
                 await progress(first)
                 await progress(second)
+                waiting = asyncio.create_task(there.wait_for_rollouts(rollout_ids=ids, timeout=60))
                 for client, rollout in zip((there, here), started, strict=True):
                     attempt_id = rollout.attempt.attempt_id
                     found = await client.get_latest_attempt(rollout.rollout_id)
