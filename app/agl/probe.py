@@ -23,10 +23,12 @@ WATCH_INTERVAL_SECONDS = 3.0
 """Between two questions of a probe that goes on asking."""
 
 MARKER = "/dev/shm/agl-probe"  # noqa: S108 - what else writes there is the service itself
-"""Says when this start of the container was healthy last; every container can write there."""
+"""Says when the last probe of this start of the container ended well; every one can write there."""
 
-FRESH_SECONDS = 15.0
-"""A marker that is older was left by a probe that Docker has ended, as in a paused container."""
+FRESH_SECONDS = 6.0
+"""Probes follow each other after 3 s. What is older is from before a pause, since when Docker takes
+the container for unhealthy until a probe ends.
+"""
 
 _MAX_STATUS_LINE = 4096
 
@@ -80,12 +82,13 @@ def watch(
     """Like :func:`probe`; where that was well before, ask again and again for ``seconds``."""
     end = time.monotonic() + seconds
     asks_on = _was_healthy()
-    while True:
-        problem = probe(host, port, path, timeout, tls=tls)
-        _mark(healthy=not problem)
-        if problem or not asks_on or time.monotonic() + WATCH_INTERVAL_SECONDS >= end:
-            return problem
+    _mark(healthy=False)  # left so by a probe that Docker ends, as with a pause
+    problem = probe(host, port, path, timeout, tls=tls)
+    while asks_on and not problem and time.monotonic() + WATCH_INTERVAL_SECONDS < end:
         time.sleep(WATCH_INTERVAL_SECONDS)
+        problem = probe(host, port, path, timeout, tls=tls)
+    _mark(healthy=not problem)
+    return problem
 
 
 def _was_healthy() -> bool:

@@ -194,9 +194,23 @@ def test_another_start_of_the_container_is_told_at_once(
 def test_whoever_was_not_asked_for_long_is_told_at_once(
     watching: Callable[[str, int], tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a pause of the container, when Docker has ended the probe and counts a failure."""
+    """As after a pause of the container, when to Docker it is unhealthy until a probe ends."""
     assert watching("/health", 0) == (0, 1)
     monkeypatch.setattr(agl.probe, "FRESH_SECONDS", 0.0)
+    assert watching("/health", 0) == (0, 1)
+
+
+def test_after_a_probe_that_was_ended_the_next_is_told_at_once(
+    server: str, watching: Callable[[str, int], tuple[int, int]]
+) -> None:
+    assert watching("/health", 0) == (0, 1)
+    program = f"import agl.probe; agl.probe.MARKER = {agl.probe.MARKER!r}; agl.probe.main()"
+    command = [sys.executable, "-c", program, f"{server}/health", "--watch=60"]
+    with subprocess.Popen(command) as watcher:
+        while Path(agl.probe.MARKER).exists():
+            assert watcher.poll() is None, "it has asked once"
+            time.sleep(0.01)
+        watcher.terminate()
     assert watching("/health", 0) == (0, 1)
 
 
