@@ -116,17 +116,20 @@ async def test_those_who_read_together_write_together() -> None:
     assert len(writes.batches) <= 11
 
 
-async def test_reads_wait_for_company_but_not_for_ever() -> None:
+async def test_reads_wait_for_company_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = Turns()
     reads = Server(turns, Side.READ)
     with ExitStack() as calls:
         for _ in range(4):
             calls.enter_context(turns.call())
-        first = reads.ask(1)
-        await settle()
-        assert not reads.batches
-        answers = [first, reads.ask(2), reads.ask(3)]
-        await settle()
+        with monkeypatch.context() as patch:
+            for name in ("SHORTEST", "LONGEST"):
+                patch.setattr(f"agl.store.collection.mongo.gathering.{name}_LINGER_SECONDS", 60.0)
+            first = reads.ask(1)
+            await settle()
+            assert not reads.batches
+            answers = [first, reads.ask(2), reads.ask(3)]
+            await settle()
         assert reads.batches == [[1, 2, 3]]
         assert [await answer for answer in answers] == [10, 20, 30]
         assert await reads.ask(4) == 40
