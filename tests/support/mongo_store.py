@@ -332,7 +332,7 @@ async def verify(store: RunningStore, ledger: Ledger, token: str = "") -> None:
         found = await client.query_rollouts(limit=-1)
         _verify_rollouts(found, ledger)
         attempts = await _of_each(found, client.query_attempts)
-        _verify_attempts(found, attempts)
+        _verify_attempts(found, attempts, ledger)
         _verify_claims(attempts, ledger)
         spans = await _of_each(found, client.query_spans)
         _verify_spans(spans, ledger)
@@ -366,19 +366,27 @@ def _verify_rollouts(found: Sequence[Rollout], ledger: Ledger) -> None:
     assert {task: known.get(task) for task in ledger.enqueued} == ledger.enqueued
     by_id = {rollout.rollout_id: rollout for rollout in found}
     finished = {key: _as_finished(by_id[key]) for key in ledger.finished}
-    assert finished == {key: (one, 1, "succeeded") for key, one in ledger.finished.items()}
+    wrong = (
+        finished.items() ^ {key: (one, "succeeded") for key, one in ledger.finished.items()}.items()
+    )
+    assert not wrong, sorted(wrong)
     begun = {one.rollout_id for one in found if isinstance(one, AttemptedRollout)}
     untouched = [one for one in found if one.rollout_id not in begun]
     assert [one.rollout_id for one in untouched if one.status != "queuing"] == []
 
 
-def _as_finished(rollout: Rollout) -> tuple[str, int, str]:
+def _as_finished(rollout: Rollout) -> tuple[str, str]:
     assert isinstance(rollout, AttemptedRollout)
-    return rollout.attempt.attempt_id, rollout.attempt.sequence_id, rollout.status
+    return rollout.attempt.attempt_id, rollout.status
 
 
-def _verify_attempts(found: Sequence[Rollout], attempts: Mapping[str, list[Attempt]]) -> None:
-    """Each is there once, and only the last one of a rollout may be running."""
+def _verify_attempts(
+    found: Sequence[Rollout], attempts: Mapping[str, list[Attempt]], ledger: Ledger
+) -> None:
+    """Each is there once, only the last one of a rollout may be running, and only one was told of.
+
+    A claim whose answer was lost goes back to the queue some time after its player has given up.
+    """
     ids = Counter(one.attempt_id for some in attempts.values() for one in some)
     assert [attempt_id for attempt_id, count in ids.items() if count > 1] == []
     for rollout in found:
@@ -387,13 +395,17 @@ def _verify_attempts(found: Sequence[Rollout], attempts: Mapping[str, list[Attem
             assert [one.sequence_id for one in some] == list(range(1, len(some) + 1))
             assert some[-1].attempt_id == rollout.attempt.attempt_id
             assert [one for one in some[:-1] if one.status in RUNNING_STATUSES] == []
+            told = [one for one in some if (one.rollout_id, one.attempt_id) in ledger.claimed]
+            assert len(told) <= 1, told
 
 
 def _verify_claims(attempts: Mapping[str, list[Attempt]], ledger: Ledger) -> None:
     stored = {(key, one.attempt_id): one for key, some in attempts.items() for one in some}
     assert ledger.claimed - stored.keys() == set()
-    untold = Counter(stored[key].worker_id for key in stored.keys() - ledger.claimed)
-    assert untold - ledger.unanswered == Counter(), "claims that no player knows of"
+    untold = [stored[key] for key in stored.keys() - ledger.claimed]
+    given_back = [one for one in untold if one.status == "unresponsive"]
+    kept = Counter(one.worker_id for one in untold if one not in given_back)
+    assert kept - ledger.unanswered == Counter(), "claims that no player knows of"
 
 
 def _verify_spans(spans: Mapping[str, list[Span]], ledger: Ledger) -> None:
