@@ -397,15 +397,14 @@ def _verify_attempts(
             assert [one for one in some[:-1] if one.status in RUNNING_STATUSES] == []
             told = [one for one in some if (one.rollout_id, one.attempt_id) in ledger.claimed]
             assert len(told) <= 1, told
+            assert {one.status for one in some[:-1]} <= {"unresponsive"}, some
 
 
 def _verify_claims(attempts: Mapping[str, list[Attempt]], ledger: Ledger) -> None:
     stored = {(key, one.attempt_id): one for key, some in attempts.items() for one in some}
     assert ledger.claimed - stored.keys() == set()
-    untold = [stored[key] for key in stored.keys() - ledger.claimed]
-    given_back = [one for one in untold if one.status == "unresponsive"]
-    kept = Counter(one.worker_id for one in untold if one not in given_back)
-    assert kept - ledger.unanswered == Counter(), "claims that no player knows of"
+    untold = Counter(stored[key].worker_id for key in stored.keys() - ledger.claimed)
+    assert untold - ledger.unanswered == Counter(), "claims that no player knows of"
 
 
 def _verify_spans(spans: Mapping[str, list[Span]], ledger: Ledger) -> None:

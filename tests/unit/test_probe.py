@@ -201,15 +201,19 @@ def test_whoever_was_not_asked_for_long_is_told_at_once(
 
 
 def test_after_a_probe_that_was_ended_the_next_is_told_at_once(
-    server: str, watching: Callable[[str, int], tuple[int, int]]
+    server: str,
+    watching: Callable[[str, int], tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert watching("/health", 0) == (0, 1)
+    monkeypatch.setattr(Handler, "asked", 0)
     program = f"import agl.probe; agl.probe.MARKER = {agl.probe.MARKER!r}; agl.probe.main()"
     command = [sys.executable, "-c", program, f"{server}/health", "--watch=60"]
     with subprocess.Popen(command) as watcher:
-        while Path(agl.probe.MARKER).exists():
-            assert watcher.poll() is None, "it has asked once"
+        while not Handler.asked:
+            assert watcher.poll() is None
             time.sleep(0.01)
+        assert watcher.poll() is None, "it goes on asking"
         watcher.terminate()
     assert watching("/health", 0) == (0, 1)
 

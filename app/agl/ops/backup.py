@@ -17,7 +17,7 @@ from typing import IO
 
 from agl.errors import EnvironmentFault
 from agl.ops.choices import remember
-from agl.ops.compose import Compose, last_line
+from agl.ops.compose import Compose, cause, last_line
 from agl.ops.console import Console
 from agl.ops.engine import Container, Engine
 from agl.ops.layout import Layout, give_to_owner
@@ -213,5 +213,5 @@ def _run(
     )
     said = last_line(done.stderr.decode(errors="replace"))
     if done.returncode != 0:
-        raise EnvironmentFault(said.partition("error: ")[2] or said)
+        raise EnvironmentFault(cause(said))
     return said if done.stderr.strip() else ""

@@ -154,6 +154,11 @@ class Running:
         return self._output.read()
 
 
+def cause(said: str) -> str:
+    """What one of our programs says is wrong, without its name before it."""
+    return said.partition("error: ")[2] or said
+
+
 def last_line(text: str) -> str:
     """The last line that says something."""
     lines: Sequence[str] = [line.strip() for line in text.splitlines() if line.strip()]

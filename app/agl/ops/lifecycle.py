@@ -12,7 +12,7 @@ from pathlib import Path
 from agl.errors import EnvironmentFault
 from agl.ops import docker_install, dockercli
 from agl.ops.choices import Choices
-from agl.ops.compose import Compose, last_line
+from agl.ops.compose import Compose, cause, last_line
 from agl.ops.console import Console, can_ask
 from agl.ops.engine import Container, Engine, Leftovers
 from agl.ops.health import FAILED, STARTING, ServiceHealth
@@ -186,9 +186,8 @@ def check_mongo_elsewhere(
         try:
             compose.run(*compose.program("mongo-check"))
         except EnvironmentFault as fault:
-            said = str(fault)
             raise EnvironmentFault(
-                f"AGL_MONGO_URI: {said.partition('error: ')[2] or said} (the store that runs stays)"
+                f"AGL_MONGO_URI: {cause(str(fault))} (the store that runs stays)"
             ) from fault
         progress.conclude("MongoDB can be used")
 

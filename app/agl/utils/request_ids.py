@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cached_property
 
 from agl.utils.id import generate_id
 
@@ -30,7 +31,7 @@ class RequestIds:
         self._drawn = 0
         self.sent_again = sent_again
 
-    @property
+    @cached_property
     def mark(self) -> str:
         """16 hex digits by which what this request has written tells that it did."""
         return self._id(1, _MARK_DIGITS)

@@ -118,7 +118,6 @@ class RepeatedClaims:
             return (
                 latest is not None
                 and root.request == dequeue.mark
-                and latest.attempt_id in dequeue.attempt_ids
                 and latest.attempt_id != root.told
                 and latest.status == "preparing"
                 and latest.last_heartbeat_time is None

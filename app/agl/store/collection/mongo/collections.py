@@ -305,9 +305,9 @@ class MongoLightningCollections(LightningCollections):
         return [document["rollout_id"] for document in found]
 
     async def claims(self, attempt_ids: Collection[str], request: str) -> list[Root]:
-        """Rollouts under way whose latest attempt is one of these and was started by the request
-        with this mark, as they entered the queue. (Ids of attempts are short enough for those of
-        others to be among many.)
+        """Rollouts under way whose latest attempt was started by the request with this mark and may
+        be one of these, as they entered the queue. (Ids of attempts have an index, but are short
+        enough for those of others to be among many.)
         """
         lane = await self.lane()
         match = {
@@ -317,9 +317,7 @@ class MongoLightningCollections(LightningCollections):
         }
         documents = await lane.reading(lambda: lane.database[ROLLOUTS].find(match).to_list())
         roots = [root for root in map(Root, documents) if root.request == request]
-        roots.sort(key=lambda root: root.queued_at or 0.0)
-        latest = ((root, root.latest) for root in roots)
-        return [root for root, last in latest if last and last.attempt_id in attempt_ids]
+        return sorted(roots, key=lambda root: root.queued_at or 0.0)
 
     async def resources_of_request(self, resources_id: str, request: str) -> ResourcesUpdate | None:
         """The resources, if this request was the last to write them."""
