@@ -47,6 +47,24 @@ async def test_a_request_that_the_network_ends_is_sent_again(page: Page, url: st
     assert await page.run("window.times") == 2
 
 
+@pytest.mark.parametrize("part", ["units.js", "uplot/uPlot.iife.min.js", "style.css"])
+async def test_a_part_that_the_network_ends_is_asked_for_again(
+    page: Page, url: str, part: str
+) -> None:
+    cards = "document.querySelectorAll('.card').length"
+    shown_note = "document.querySelector('body > .note.error')?.textContent"
+    async with page.refusing(f"*/static/{part}*", times=1):
+        await page.open(f"{url}/dashboards")
+        await page.until(f"{cards} === {len(BOARDS)}")
+    assert len([one for one in page.requests if f"/static/{part}?" in one]) == 2
+    assert await page.run(shown_note) is None
+    async with page.refusing(f"*/static/{part}*", times=2):
+        await page.open(f"{url}/runbooks")
+        told = await page.until(shown_note)
+    assert "did not arrive" in told
+    assert len([one for one in page.requests if f"/static/{part}?" in one]) == 2
+
+
 async def test_a_panel_leads_to_runbooks_and_boards(page: Page, url: str) -> None:
     await page.size(*WIDTHS["wide"])
     await shown(page, f"{url}/d/agl-node?from={(END - 3600) * 1000}&to={END * 1000}")

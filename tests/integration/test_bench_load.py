@@ -37,7 +37,7 @@ def test_a_closed_loop_plays_whole_rollouts_and_keeps_the_token_secret(
     port: int, tmp_path: Path
 ) -> None:
     file = tmp_path / "result.json"
-    options = ("--clients", "2", "--seconds", "0.3", "--warmup", "0", "--rounds", "2")
+    options = ("--clients", "2", "--seconds", "2", "--warmup", "0", "--rounds", "2")
     options = (*options, "--server-pid", str(os.getpid()), "--json", str(file))
     url = f"http://agl:s3cret-token@127.0.0.1:{port}"
     done = run_agl("bench", "load", "--store-url", url, *options, seconds=60)

@@ -34,6 +34,7 @@ class Page:
     socket: aiohttp.ClientWebSocketResponse
     errors: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    _refusals: int = 0
     _number: int = 0
     _waiting: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
 
@@ -44,8 +45,17 @@ class Page:
                 waiting = self._waiting.pop(content["id"], None)
                 if waiting and not waiting.done():
                     waiting.set_result(content)
+            elif content["method"] == "Fetch.requestPaused":
+                await self._refuse_or_not(content["params"]["requestId"])
             else:
                 self._note(content["method"], content["params"])
+
+    async def _refuse_or_not(self, request: str) -> None:
+        self._refusals -= 1
+        if self._refusals >= 0:
+            await self._send("Fetch.failRequest", requestId=request, errorReason="ConnectionReset")
+        else:
+            await self._send("Fetch.continueRequest", requestId=request)
 
     def _note(self, method: str, parameters: dict[str, Any]) -> None:
         if method == "Runtime.exceptionThrown":
@@ -59,12 +69,15 @@ class Page:
         elif method == "Network.requestWillBeSent":
             self.requests.append(parameters["request"]["url"])
 
-    async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+    async def _send(self, method: str, **parameters: Any) -> asyncio.Future[Any]:
         self._number += 1
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[self._number] = waiting
         await self.socket.send_json({"id": self._number, "method": method, "params": parameters})
-        answer = await asyncio.wait_for(waiting, LIMIT)
+        return waiting
+
+    async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        answer = await asyncio.wait_for(await self._send(method, **parameters), LIMIT)
         assert "error" not in answer, f"{method}: {answer}"
         return answer["result"]
 
@@ -93,6 +106,18 @@ class Page:
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=2 if phone else 1, mobile=phone,
         )  # fmt: skip
+
+    @contextlib.asynccontextmanager
+    async def refusing(self, pattern: str, times: int) -> AsyncIterator[None]:
+        """Ends the first requests of addresses like this within the block, as a network does."""
+        self._refusals = times
+        await self.call("Network.setCacheDisabled", cacheDisabled=True)
+        await self.call("Fetch.enable", patterns=[{"urlPattern": pattern}])
+        try:
+            yield
+        finally:
+            await self.call("Fetch.disable")
+            await self.call("Network.setCacheDisabled", cacheDisabled=False)
 
     async def open(self, url: str) -> None:
         self.errors.clear()

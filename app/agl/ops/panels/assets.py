@@ -14,6 +14,7 @@ from agl import __version__
 
 STATIC = Path(__file__).parent / "static"
 VENDOR = STATIC / "vendor"
+INLINE = STATIC / "inline"
 SCRIPTS = ("uplot/uPlot.iife.min.js", "marked/marked.umd.js", "dompurify/purify.min.js")
 STYLES = ("uplot/uPlot.min.css",)
 
@@ -41,15 +42,16 @@ def modules() -> list[str]:
 def live_page() -> tuple[str, str]:
     """The page that asks this server, and the Content-Security-Policy that fits it."""
     imports = _imports({name: f"/static/{name}?{_mark(name)}" for name in modules()})
-    sums = base64.b64encode(hashlib.sha256(imports.encode()).digest()).decode()
+    arrival = _closed((INLINE / "arrival.js").read_text())
     policy = (
-        f"default-src 'none'; script-src 'self' 'sha256-{sums}'; style-src 'self'; img-src 'self'"
-        " data: https:; connect-src 'self'; frame-ancestors 'self'; base-uri 'none';"
-        " form-action 'none'"
+        f"default-src 'none'; script-src 'self' {_sum(arrival)} {_sum(imports)}; style-src 'self';"
+        " img-src 'self' data: https:; connect-src 'self'; frame-ancestors 'self';"
+        " base-uri 'none'; form-action 'none'"
     )
     styles = [f'<link rel="stylesheet" href="/static/{n}?{_mark(n)}">' for n in _styles()]
     scripts = [f'<script src="/static/{name}?{_mark(name)}"></script>' for name in SCRIPTS]
-    head = "\n".join((*styles, f'<script type="importmap">{imports}</script>', *scripts))
+    inline = f'<script>{arrival}</script>\n<script type="importmap">{imports}</script>'
+    head = "\n".join((inline, *styles, *scripts))
     start = f'<script type="module" src="/static/main.js?{_mark("main.js")}"></script>'
     return _document("Dashboards", head, start), policy
 
@@ -105,6 +107,11 @@ def _imports(addresses: dict[str, str]) -> str:
 
 def _data_url(content: bytes) -> str:
     return f"data:text/javascript;base64,{base64.b64encode(content).decode()}"
+
+
+def _sum(script: str) -> str:
+    """What a Content-Security-Policy allows a script in the page by."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def _closed(script: str) -> str:
