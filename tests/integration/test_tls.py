@@ -15,12 +15,12 @@ from ports import free_port
 from processes import BIN, make_certificate
 from rest_support import LOOPBACK, launcher_args
 
-from agl.cli._certificate import check_certificate
 from agl.cli.store import parse
 from agl.errors import EnvironmentFault, UsageError
 from agl.probe import main as probe
 from agl.store.client_server import LightningStoreClient, LightningStoreServer
 from agl.store.memory import InMemoryLightningStore
+from agl.utils.certificate import check_certificate
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
 

@@ -74,5 +74,5 @@ def test_the_store_is_served_over_https(secure: Stack) -> None:
 def test_a_file_that_is_no_certificate_is_named(secure: Stack) -> None:
     cert = secure.root / "compose" / "secrets" / "tls-cert.pem"
     cert.write_text("not a certificate\n")
-    with pytest.raises(AssertionError, match="AGL_TLS_CERT does not name a PEM file"):
+    with pytest.raises(AssertionError, match="holds no certificate in PEM form"):
         secure.script("up", "store", "--yes")

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.cli import store as command
-from agl.cli._certificate import check_certificate
 from agl.cli._mongo import NEW_PARTITION, mongo_admin
 from agl.cli._serving import check_port_is_free, ignore_stop_signals
 from agl.cli._store_options import parse
 from agl.config import MongoSettings, StoreSettings
 from agl.errors import EnvironmentFault
 from agl.logging import setup_process_logging
+from agl.utils.certificate import check_certificate
 from agl.utils.gunicorn_server import GunicornApp, RollingArbiter
 from agl.utils.listening import listen, url
 from agl.utils.multiprocess import shutdown_metrics

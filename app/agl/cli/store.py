@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agl.cli._certificate import check_certificate
 from agl.cli._serving import (
     STOP_SIGNALS,
     check_port_is_free,
@@ -27,6 +26,7 @@ from agl.config import (
 )
 from agl.errors import EnvironmentFault
 from agl.logging import setup_process_logging
+from agl.utils.certificate import check_certificate
 from agl.utils.garbage import spare_old_objects
 from agl.utils.multiprocess import prepare_writer_folder, take_metrics_slot
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agl.errors import AglError, UsageError
-from agl.ops import dockercli, machine, preflight_mongo
+from agl.ops import dockercli, machine, preflight_mongo, preflight_tls
 from agl.ops.layout import DEFAULT_MODE, Layout, check_mode, find_layout
 from agl.ops.options import check_lab, up_parser
 
@@ -97,6 +97,7 @@ def run_checks(layout: Layout, mode: str = DEFAULT_MODE, *, lab: bool = False) -
         check_buildx,
         check_binds,
         check_links,
+        check_tls,
         check_ports,
         check_node_exporter_port,
         check_subnet,
@@ -209,6 +210,14 @@ def check_links(situation: Situation) -> Iterable[Check]:
     if len(missing) == 1:
         found = f"{missing[0]} is not set: that half of the links in alerts leads to localhost"
         yield Check("links", WARN, found, f"export {missing[0]}=http://THIS-HOST:PORT")
+
+
+def check_tls(situation: Situation) -> Iterable[Check]:
+    """Compose would make a folder in place of a file that is missing."""
+    if situation.docker.local:
+        folder = situation.layout.compose_dir
+        for name, status, what, fix in preflight_tls.check_pair(situation.get, folder):
+            yield Check(name, status, what, fix)
 
 
 def check_ports(situation: Situation) -> Iterable[Check]:
