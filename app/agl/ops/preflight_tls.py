@@ -31,22 +31,23 @@ def check_pair(get: Callable[[str, str], str], folder: Path) -> Iterator[Finding
     if given[NAMES.key] and not given[NAMES.cert]:
         yield NAMES.key, "fail", "set without AGL_TLS_CERT", "export AGL_TLS_CERT=/path/cert.pem"
         return
-    files: list[Path | None] = []
+    files: dict[str, Path | None] = {}
     for name, value in given.items():
         if value and not value.startswith(("/", "./", "../", "~/")):
             found = f"Compose takes {value!r} for the name of a volume"
             yield name, "fail", found, f"export {name}=./{value}   (from compose/), or a full path"
             return
-        files.append(folder / Path(value).expanduser() if value else None)
-    if not all(_readable(file) for file in files if file):
+        files[name] = folder / Path(value).expanduser() if value else None
+    cert, key = files[NAMES.cert], files[NAMES.key]
+    if not all(_readable(file) for file in (cert, key) if file):
         return
     try:
-        check_certificate(*files, NAMES)
+        check_certificate(cert, key, NAMES)
     except EnvironmentFault as fault:
         name, _, found = fault.message.partition(": ")
         yield name, "fail", found, fault.remedy
     else:
-        if files[0]:
+        if cert:
             yield NAMES.cert, "ok", "a certificate with its key: HTTPS", ""
 
 
