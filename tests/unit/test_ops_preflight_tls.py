@@ -78,5 +78,8 @@ def test_a_tilde_is_the_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_key_for_root_alone_is_left_to_root(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda path, _: Path(path).suffix != ".key")
+    def access(path: Path, _: int) -> bool:
+        return path.suffix != ".key"
+
+    monkeypatch.setattr(os, "access", access)
     assert findings(folder, "./own.pem", "./other.key") == []
