@@ -190,6 +190,27 @@ async def test_claims_that_nobody_was_told_of_go_back(
     assert await one.reconcile() == {}
 
 
+async def test_what_a_repeated_dequeue_claims_anew_stays(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes until they are marked as told."""
+    monkeypatch.setattr(claims, "LOOKS_SECONDS", (0.01, 0.01))
+    one, _ = stores
+    claim = one._claim_some
+
+    async def slowly(limit: int, worker_id: str | None) -> list[Any]:
+        claimed = await claim(limit, worker_id)
+        await asyncio.sleep(0.5)
+        return claimed
+
+    monkeypatch.setattr(one, "_claim_some", slowly)
+    await one.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(3)])
+    ours = await sent("k", dequeue(one, 3), again=True)
+    assert [r.input for r in ours] == [0, 1, 2]
+    await one.close()  # looks a last time
+    assert {r.status for r in await stores[1].query_rollouts()} == {"preparing"}
+
+
 async def test_a_store_that_closes_looks_for_lost_claims_first(stores: Stores) -> None:
     one, two = stores
     await one.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(3)])

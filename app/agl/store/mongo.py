@@ -317,11 +317,13 @@ class MongoLightningStore(CollectionBasedLightningStore[MongoLightningCollection
         drawn = set(map(attempt_id_of, ids.first(limit + _LOST_CLAIMS, ATTEMPT_DIGITS)))
         dequeue = Dequeue(ids.mark, drawn)
         claims = self._repeated_claims()
-        claims.look_after(dequeue)
-        told = await claims.told(dequeue, limit)
-        if not told and await self._claim_some(limit, worker_id):
+        try:
             told = await claims.told(dequeue, limit)
-        return told
+            if not told and await self._claim_some(limit, worker_id):
+                told = await claims.told(dequeue, limit)
+            return told
+        finally:
+            claims.look_after(dequeue)  # not before, lest it gives back what is claimed here
 
     async def _claim_some(self, limit: int, worker_id: str | None) -> list[Pair]:
         claimed: list[Pair] = []
