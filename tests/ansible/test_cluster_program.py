@@ -11,7 +11,7 @@ import pytest
 
 from agl.errors import UsageError
 from agl.ops.cluster import __main__ as program
-from agl.ops.cluster.inventory import judge, parse, read_inventory
+from agl.ops.cluster.inventory import judge, parse, read_inventory, shadowed
 from agl.ops.cluster.release import make_release
 from agl.ops.cluster.report import FAIL, OK, WARN, Check, read_report, render, verdict
 
@@ -20,7 +20,10 @@ def document(
     groups: dict[str, list[str]], variables: dict[str, dict[str, Any]] | None = None
 ) -> dict[str, Any]:
     hosts = {host for members in groups.values() for host in members}
-    known = {host: {"ansible_host": f"{host}.example", "agl_gpus": 8} for host in hosts}
+    repository = {"nvidia_driver_repository": "https://mirror.example/nvidia"}
+    known = {
+        host: {"ansible_host": f"{host}.example", "agl_gpus": 8, **repository} for host in hosts
+    }
     for host, more in (variables or {}).items():
         known[host] = {**known[host], **more}
     return {
@@ -81,6 +84,13 @@ def test_a_good_inventory() -> None:
         ),
         (GOOD, {"g1": {"agl_gpus": 0}}, FAIL, "g1: agl_gpus is 0", "cpu_nodes"),
         (GOOD, {"g1": {"agl_gpus": "8"}}, FAIL, "g1: agl_gpus is '8'", "number"),
+        (
+            GOOD,
+            {"g1": {"nvidia_driver_repository": ""}},
+            WARN,
+            "g1: nvidia_driver_repository is not set",
+            "nvidia_driver_key",
+        ),
     ],
 )
 def test_bad_inventories(
@@ -107,6 +117,25 @@ def test_the_same_address_on_two_ports_is_two_machines() -> None:
 def test_addresses_that_are_templates_are_not_compared() -> None:
     template = {"agl_address": "{{ ansible_host }}"}
     assert found(GOOD, {"g1": template, "w1": template}) == []
+
+
+def test_drivers_of_the_hosts_own_lists_need_no_repository() -> None:
+    own = {"nvidia_driver_repository": "", "nvidia_driver_packages": ["nvidia-driver"]}
+    assert found(GOOD, {"g1": own, "g2": own}) == []
+
+
+def test_a_file_of_variables_that_ansible_would_pass_over(tmp_path: Path) -> None:
+    """It takes the folder ``all`` and looks for no ``all.yml`` then."""
+    (tmp_path / "group_vars" / "all").mkdir(parents=True)
+    assert shadowed(tmp_path) == []
+    (tmp_path / "group_vars" / "all.yml").touch()
+    (tmp_path / "group_vars" / "control.yml").touch()
+    hosts = tmp_path / "hosts.yml"
+    for path in (tmp_path, hosts):
+        (check,) = shadowed(path)
+        assert check.status == FAIL
+        assert "does not read all.yml" in check.found
+        assert check.fix == f"mv {tmp_path}/group_vars/all.yml {tmp_path}/group_vars/all/"
 
 
 def test_external_mongodb_takes_any_number_of_control_nodes() -> None:
@@ -149,6 +178,31 @@ def test_no_inventory_says_how_to_begin(tmp_path: Path) -> None:
 def test_a_wrong_call_is_one_line_and_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["aply"]) == 2
     assert "aply" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["drain", "undrain"])
+def test_nobody_drains_the_whole_cluster_for_a_forgotten_word(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program.main([command]) == 2
+    assert f"{command} needs --limit HOST" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", [0, 4])
+def test_what_only_shows_has_no_report(
+    code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    called: list[list[str]] = []
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        called.append(command)
+        assert "cwd" not in options  # files are looked for where scripts/cluster is called
+        return subprocess.CompletedProcess(command, code)
+
+    monkeypatch.setattr(program, "read_inventory", lambda *_: parse(document(GOOD)))
+    monkeypatch.setattr(subprocess, "run", run)
+    assert program.main(["doctor", "-i", str(tmp_path), "--list-hosts"]) == bool(code)
+    assert called[0][-3:] == ["--list-hosts", str(program.FOLDER / "doctor.yml"), "--check"]
 
 
 CHECKS = [

@@ -78,7 +78,7 @@ def test_a_switch_may_be_given_as_text() -> None:
 def test_the_example_sets_what_there_is() -> None:
     known = {name for role in ROLES for name in options_of(role)}
     shared = {"agl_nofile", "agl_address", "agl_images", "agl_gpus"}
-    example = load(ANSIBLE / "inventory" / "example" / "group_vars" / "all.yml")
+    example = load(ANSIBLE / "inventory" / "example" / "group_vars" / "all" / "all.yml")
     assert {name for name in example if not name.startswith("ansible_")} <= known | shared
 
 

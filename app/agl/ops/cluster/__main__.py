@@ -13,24 +13,39 @@ from typing import Any
 
 from agl.config import process_environment
 from agl.errors import AglError, EnvironmentFault, UsageError
-from agl.ops.cluster.inventory import Inventory, judge, read_inventory
+from agl.ops.cluster.inventory import Inventory, judge, read_inventory, shadowed
 from agl.ops.cluster.release import make_release
 from agl.ops.cluster.report import FAIL, Check, HostReport, as_json, read_report, render, verdict
 from agl.ops.options import LineParser
 
 ROOT = Path(__file__).resolve().parents[4]
 FOLDER = ROOT / "ansible"
+CONFIG = FOLDER / "ansible.cfg"
 PLAYBOOKS = {
     "doctor": "doctor.yml",
     "apply": "site.yml",
     "verify": "verify.yml",
     "upgrade": "upgrade.yml",
     "drain": "drain.yml",
+    "undrain": "undrain.yml",
     "backup": "backup.yml",
     "restore": "restore.yml",
 }
+COMMANDS = """commands:
+  doctor    is everything ready? Changes nothing
+  apply     make the machines what the inventory says
+  verify    ask the running cluster whether it is well
+  upgrade   new versions, host by host, each drained first
+  drain     GPU work off the hosts of --limit; undrain lets it in again
+  backup    what the store holds, to .cache/cluster/backups (-e agl_backup_to=FOLDER)
+  restore   a backup into the store: -e agl_backup=FILE
+"""
 # Commands that every host takes part in.
 EVERY_HOST = frozenset({"doctor", "apply", "verify", "upgrade"})
+# Commands that nobody means for every GPU node because a word was forgotten.
+ONLY_LIMITED = frozenset({"drain", "undrain"})
+# With these ansible-playbook asks no host, so there is nothing to report.
+SHOWS = frozenset({"--list-hosts", "--list-tasks", "--list-tags", "--syntax-check"})
 
 
 def main(argv: list[str]) -> int:
@@ -45,8 +60,10 @@ def main(argv: list[str]) -> int:
 def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = LineParser(
         prog="scripts/cluster",
-        description="Machines of an inventory into a cluster. What is not listed here goes to"
-        " ansible-playbook: --limit, --check, --diff, --ask-become-pass, --ask-vault-pass, -e ...",
+        description="Machines of an inventory into a cluster. What is not listed here goes to\n"
+        "ansible-playbook: --limit, --check, --diff, --ask-become-pass, --ask-vault-pass, -e ...",
+        epilog=COMMANDS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", choices=sorted(PLAYBOOKS))
     parser.add_argument(
@@ -66,19 +83,26 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _run(options: argparse.Namespace, extra: list[str]) -> int:
+    if options.command in ONLY_LIMITED and not _limited(extra):
+        raise UsageError(
+            f"{options.command} needs --limit HOST (every GPU node at once: --limit gpu_nodes)"
+        )
     inventory_path = options.inventory.resolve()
     tools = Path(sys.executable).parent
     inventory = read_inventory(
-        tools / "ansible-inventory", inventory_path, _of_variables(extra), FOLDER
+        tools / "ansible-inventory", inventory_path, _of_variables(extra), CONFIG
     )
-    controller = judge(inventory)
+    controller = judge(inventory) + shadowed(inventory_path)
     if any(check.status == FAIL for check in controller) and options.command != "doctor":
         return _finish(options, controller, [], {})
     variables = _variables(options, inventory_path)
     command = [str(tools / "ansible-playbook"), "--inventory", str(inventory_path)]
-    command += ["--extra-vars", json.dumps(variables), *extra, PLAYBOOKS[options.command]]
+    command += ["--extra-vars", json.dumps(variables), *extra]
+    command.append(str(FOLDER / PLAYBOOKS[options.command]))
     if options.command == "doctor":
         command.append("--check")
+    if SHOWS.intersection(extra):
+        return 1 if subprocess.run(command, env=_environment(), check=False).returncode else 0
     code, document = _ansible(command, quiet=options.json or options.command == "doctor")
     connections = {host: inventory.connection(host) for host in inventory.hosts}
     hosts = read_report(document, connections)
@@ -131,11 +155,10 @@ def _ansible(command: list[str], *, quiet: bool) -> tuple[int, dict[str, Any]]:
     """Exit status and report of a run. Its own output is shown when it ends without a report."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        environment = {**process_environment(), "AGL_CLUSTER_REPORT": str(report)}
-        environment["ANSIBLE_CONFIG"] = str(FOLDER / "ansible.cfg")
+        environment = {**_environment(), "AGL_CLUSTER_REPORT": str(report)}
         said = subprocess.PIPE if quiet else None
         done = subprocess.run(
-            command, cwd=FOLDER, env=environment, stdout=said, stderr=said, text=True, check=False
+            command, env=environment, stdout=said, stderr=said, text=True, check=False
         )
         if report.is_file():
             return done.returncode, json.loads(report.read_text())
@@ -144,9 +167,18 @@ def _ansible(command: list[str], *, quiet: bool) -> tuple[int, dict[str, Any]]:
         raise EnvironmentFault("ansible-playbook ended without a report (see above)")
 
 
+def _environment() -> dict[str, str]:
+    """Ansible runs where it is called, so that files named after ``-e`` and the like are found."""
+    return {**process_environment(), "ANSIBLE_CONFIG": str(CONFIG)}
+
+
+def _limited(extra: list[str]) -> bool:
+    return any(argument.startswith(("-l", "--limit")) for argument in extra)
+
+
 def _unheard(inventory: Inventory, hosts: list[HostReport], extra: list[str]) -> list[HostReport]:
     """Hosts that nothing was heard of, when the run was not limited to some."""
-    if any(argument.startswith(("-l", "--limit")) for argument in extra):
+    if _limited(extra):
         return []
     heard = {host.name for host in hosts}
     fix = "see the output above"

@@ -11,11 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from agl.config import process_environment
 from agl.errors import EnvironmentFault, UsageError
 from agl.ops.cluster.report import FAIL, OK, WARN, Check
 
 GROUPS = ("control", "gpu_nodes", "cpu_nodes")
 _OF_A_REPLICA_SET = ("mongodb_keyfile", "mongodb_passwords")
+_VAULT = (
+    ".cache/cluster-venv/bin/ansible-vault create"
+    " ansible/inventory/site/group_vars/all/vault.yml (docs/scaling.md)"
+)
 _BUILT_IN = frozenset({"all", "ungrouped"})
 
 
@@ -48,8 +53,8 @@ class Inventory:
         return f"ssh{port} {user}{known.get('ansible_host', host)}"
 
 
-def read_inventory(program: Path, path: Path, arguments: list[str], folder: Path) -> Inventory:
-    """What ``ansible-inventory`` makes of ``path``.
+def read_inventory(program: Path, path: Path, arguments: list[str], config: Path) -> Inventory:
+    """What ``ansible-inventory`` makes of ``path``, with the settings of ``config``.
 
     Raises UsageError when there is no such path, EnvironmentFault when Ansible cannot read it.
     """
@@ -59,7 +64,8 @@ def read_inventory(program: Path, path: Path, arguments: list[str], folder: Path
             " cp -r ansible/inventory/example ansible/inventory/site"
         )
     command = [str(program), "--list", "--inventory", str(path), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    environment = {**process_environment(), "ANSIBLE_CONFIG": str(config)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.strip()]
         raise EnvironmentFault(
@@ -93,6 +99,23 @@ def judge(inventory: Inventory) -> list[Check]:
         *_places(inventory),
         *_addresses(inventory),
         *_gpus(inventory),
+        *_drivers(inventory),
+    ]
+
+
+def shadowed(path: Path) -> list[Check]:
+    """Files of variables that Ansible passes over for a folder of the same name beside them."""
+    folder = path if path.is_dir() else path.parent
+    return [
+        Check(
+            "variables",
+            FAIL,
+            f"Ansible does not read {file.name}, because there is {place.name}/{file.stem}/",
+            f"mv {file} {file.with_suffix('')}/",
+        )
+        for place in (folder / "group_vars", folder / "host_vars")
+        for file in sorted(place.glob("*.y*ml"))
+        if file.with_suffix("").is_dir()
     ]
 
 
@@ -154,8 +177,7 @@ def _shared_secrets(inventory: Inventory) -> Iterator[Check]:
             missing += [name for name in _OF_A_REPLICA_SET if name not in known]
         if missing:
             found = f"{host} is not given {', '.join(missing)}, which all control nodes share"
-            fix = "ansible-vault create ansible/inventory/site/group_vars/all/vault.yml"
-            yield Check("secrets", FAIL, found, f"put them into a vault: {fix} (docs/scaling.md)")
+            yield Check("secrets", FAIL, found, f"put them into a vault: {_VAULT}")
 
 
 def _places(inventory: Inventory) -> Iterator[Check]:
@@ -195,3 +217,17 @@ def _gpus(inventory: Inventory) -> Iterator[Check]:
             found = f"{host}: agl_gpus is {promised!r}"
             fix = "set agl_gpus to the number of its NVIDIA devices, or move it to cpu_nodes"
             yield Check("gpus", FAIL, found, fix)
+
+
+def _drivers(inventory: Inventory) -> Iterator[Check]:
+    """Distributions have no ``cuda-drivers-...``: without a repository few hosts can get it."""
+    wanting = [
+        host
+        for host in inventory.groups.get("gpu_nodes", ())
+        for known in [inventory.variables.get(host, {})]
+        if not known.get("nvidia_driver_repository") and "nvidia_driver_packages" not in known
+    ]
+    if wanting:
+        found = f"{', '.join(wanting)}: nvidia_driver_repository is not set"
+        fix = "set it and nvidia_driver_key, unless the hosts' own package lists have the driver"
+        yield Check("driver", WARN, found, fix)
