@@ -49,6 +49,13 @@ class CallbackModule(CallbackBase):
             if isinstance(found, list):
                 self.host(result.host.get_name())["checks"] += found
 
+    @staticmethod
+    def said(result: dict[str, Any]) -> str:
+        """The message of a failure; of a command that is its last words."""
+        message = str(result.get("msg", ""))
+        lines = str(result.get("stderr") or "").strip().splitlines()
+        return f"{message}: {lines[-1]}" if lines and "return code" in message else message
+
     def v2_runner_on_ok(self, result: Any) -> None:
         self.take(result)
         if result.result.get("changed"):
@@ -58,7 +65,7 @@ class CallbackModule(CallbackBase):
         self.take(result)
         if ignore_errors:
             return
-        said = CENSORED if result.result.get("censored") else str(result.result.get("msg", ""))
+        said = CENSORED if result.result.get("censored") else self.said(result.result)
         entry = {"task": result.task.get_name(), "message": " ".join(said.split())[:500]}
         self.host(result.host.get_name())["failures"].append(entry)
 

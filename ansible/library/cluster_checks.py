@@ -6,6 +6,7 @@ from __future__ import annotations
 import calendar
 import json
 import re
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -52,6 +53,14 @@ options:
     description: Members that Alertmanager's cluster has to have.
     type: int
     default: 1
+  prometheus_port:
+    description: Port of Prometheus on a control node's loopback.
+    type: int
+    default: 9090
+  alertmanager_port:
+    description: Port of Alertmanager on a control node's loopback.
+    type: int
+    default: 9093
   wait_seconds:
     description: How long targets may take to be scraped for the first time.
     type: int
@@ -70,8 +79,9 @@ agl_checks:
 """
 
 OK, WARN, FAIL = "ok", "warn", "fail"
-PROMETHEUS, ALERTMANAGER = "http://127.0.0.1:9090", "http://127.0.0.1:9093"
+LOOPBACK = "http://127.0.0.1"
 TOKEN_FILE = "/run/agl/secrets/api-token"  # noqa: S105  # a path
+CERTIFICATE_FILE = "/run/agl/secrets/tls-cert"
 
 
 def check(name: str, status: str, found: str, fix: str = "") -> dict[str, str]:
@@ -92,14 +102,16 @@ def run(*command: str, seconds: int = 60) -> tuple[int, str]:
     return done.returncode, (done.stdout if done.returncode == 0 else done.stderr).strip()
 
 
-def ask(url: str, body: object = None, token: str = "", seconds: int = 20) -> object:
+def ask(
+    url: str, body: object = None, token: str = "", tls: ssl.SSLContext | None = None
+) -> object:
     """The JSON of an answer. Raises OSError when there is none."""
     headers = {"Content-Type": "application/json"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310  # ours
-    with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=20, context=tls) as answer:  # noqa: S310
         text = answer.read()
     return json.loads(text) if text.strip() else None
 
@@ -164,12 +176,12 @@ def scraped_since(target: dict, began: float) -> bool:
     return calendar.timegm(at) >= int(began)
 
 
-def targets(wanted: list[str], wait_seconds: int) -> list[dict[str, str]]:
+def targets(prometheus: str, wanted: list[str], wait_seconds: int) -> list[dict[str, str]]:
     """Each has to be up as of now: what an earlier scrape found may be over."""
     began, end = time.time(), time.monotonic() + wait_seconds
     while True:
         try:
-            answer = ask(f"{PROMETHEUS}/api/v1/targets?state=active")
+            answer = ask(f"{prometheus}/api/v1/targets?state=active")
         except OSError as error:
             answer, said = None, str(error)
         if answer:
@@ -196,6 +208,17 @@ def targets(wanted: list[str], wait_seconds: int) -> list[dict[str, str]]:
     return found
 
 
+def trusting_its_own() -> ssl.SSLContext:
+    """Trusts the certificate that the store was given, whoever issued it and for whatever name."""
+    code, certificate = run("docker", "exec", "agl-app-1", "cat", CERTIFICATE_FILE)
+    if code != 0:
+        raise OSError(certificate[:200])
+    context = ssl.create_default_context(cadata=certificate)
+    context.check_hostname = False
+    context.verify_flags |= 0x80000  # X509_V_FLAG_PARTIAL_CHAIN, which Python names from 3.10 on
+    return context
+
+
 def rollout(store: str) -> list[dict[str, str]]:
     """One rollout from start to end. It is never queued, so no runner gets it."""
     code, token = run("docker", "exec", "agl-app-1", "cat", TOKEN_FILE)
@@ -204,18 +227,19 @@ def rollout(store: str) -> list[dict[str, str]]:
         return [check("rollout", FAIL, token[:200], fix)]
     root = f"{store}/v1/agl/rollouts"
     try:
-        started = ask(root, {"input": {"probe": "verify"}, "mode": "test"}, token)
+        tls = trusting_its_own() if store.startswith("https:") else None
+        started = ask(root, {"input": {"probe": "verify"}, "mode": "test"}, token, tls)
         one = f"{root}/{started['rollout_id']}"
-        ask(f"{one}/attempts/latest", {"status": "succeeded"}, token)
-        status = ask(one, token=token)["status"]
+        ask(f"{one}/attempts/latest", {"status": "succeeded"}, token, tls)
+        status = ask(one, token=token, tls=tls)["status"]
     except (OSError, KeyError, TypeError) as error:
         return [check("rollout", FAIL, f"{store}: {error}", fix)]
     return [judged("rollout", status == "succeeded", f"{started['rollout_id']}: {status}", fix)]
 
 
-def notifications() -> tuple[float, float]:
+def notifications(alertmanager: str) -> tuple[float, float]:
     """How many notifications Alertmanager has sent, and how many of them failed."""
-    request = urllib.request.urlopen(f"{ALERTMANAGER}/metrics", timeout=20)  # noqa: S310
+    request = urllib.request.urlopen(f"{alertmanager}/metrics", timeout=20)  # noqa: S310
     with request as answer:
         text = answer.read().decode()
     sums = []
@@ -225,13 +249,15 @@ def notifications() -> tuple[float, float]:
     return sums[0], sums[1]
 
 
-def cluster_of_alertmanagers(wanted: int, wait_seconds: int) -> list[dict[str, str]]:
+def cluster_of_alertmanagers(
+    alertmanager: str, wanted: int, wait_seconds: int
+) -> list[dict[str, str]]:
     """Whether the Alertmanagers of all control nodes see each other; alone there is no cluster."""
     end = time.monotonic() + wait_seconds
     fix = "let the control nodes reach each other's ports 9093 and 9094 (TCP and UDP)"
     while True:
         try:
-            members = len(ask(f"{ALERTMANAGER}/api/v2/status")["cluster"].get("peers", ()))
+            members = len(ask(f"{alertmanager}/api/v2/status")["cluster"].get("peers", ()))
             found = f"{members} of {wanted} see each other"
         except OSError as error:
             members, found = 0, str(error)
@@ -240,7 +266,7 @@ def cluster_of_alertmanagers(wanted: int, wait_seconds: int) -> list[dict[str, s
         time.sleep(3)
 
 
-def test_alert(wait_seconds: int) -> list[dict[str, str]]:
+def test_alert(alertmanager: str, wait_seconds: int) -> list[dict[str, str]]:
     if run("docker", "inspect", "agl-alertmanager-1")[0] != 0:
         return [check("test alert", WARN, "this release has no Alertmanager")]
     alert = {
@@ -253,11 +279,11 @@ def test_alert(wait_seconds: int) -> list[dict[str, str]]:
         "annotations": {"summary": "A test of scripts/cluster verify; nothing is wrong."},
     }
     try:
-        before, failed_before = notifications()
-        ask(f"{ALERTMANAGER}/api/v2/alerts", [alert])
+        before, failed_before = notifications(alertmanager)
+        ask(f"{alertmanager}/api/v2/alerts", [alert])
         end = time.monotonic() + wait_seconds
         while time.monotonic() < end:
-            sent, failed = notifications()
+            sent, failed = notifications(alertmanager)
             if failed > failed_before:
                 fix = "docker logs agl-alertmanager-1 names the receiver"
                 return [check("test alert", FAIL, "the receiver did not take it", fix)]
@@ -267,7 +293,7 @@ def test_alert(wait_seconds: int) -> list[dict[str, str]]:
     except OSError as error:
         fix = "docker logs agl-alertmanager-1"
         return [check("test alert", FAIL, str(error), fix)]
-    fix = "set alertmanager_settings (docs/cluster.md): nobody is paged"
+    fix = "nobody is paged: set alertmanager_settings or alertmanager_secrets (docs/cluster.md)"
     return [check("test alert", FAIL, "no receiver was told", fix)]
 
 
@@ -280,6 +306,8 @@ def main() -> None:
         "targets": {"type": "list", "elements": "str", "default": []},
         "store": {"type": "str", "default": ""},
         "alertmanagers": {"type": "int", "default": 1},
+        "prometheus_port": {"type": "int", "default": 9090},
+        "alertmanager_port": {"type": "int", "default": 9093},
         "wait_seconds": {"type": "int", "default": 90},
     }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
@@ -289,11 +317,14 @@ def main() -> None:
     if given["gpus"]:
         found += gpus(given["gpus"])
     if given["bundle"]:
-        found += targets(given["targets"], given["wait_seconds"])
+        prometheus = f"{LOOPBACK}:{given['prometheus_port']}"
+        alertmanager = f"{LOOPBACK}:{given['alertmanager_port']}"
+        found += targets(prometheus, given["targets"], given["wait_seconds"])
         found += rollout(given["store"])
         if given["alertmanagers"] > 1:
-            found += cluster_of_alertmanagers(given["alertmanagers"], given["wait_seconds"])
-        found += test_alert(given["wait_seconds"])
+            members = given["alertmanagers"]
+            found += cluster_of_alertmanagers(alertmanager, members, given["wait_seconds"])
+        found += test_alert(alertmanager, given["wait_seconds"])
     module.exit_json(changed=False, agl_checks=found)
 
 

@@ -56,6 +56,10 @@ options:
     description: Whether the host gets, or has, Docker.
     type: bool
     default: false
+  docker_source:
+    description: Where Docker is to come from where there is none (distribution, docker).
+    type: str
+    default: distribution
   docker_runtime:
     description: Whether daemon.json has to name the NVIDIA runtime.
     type: bool
@@ -110,6 +114,7 @@ host_time:
 OK, WARN, FAIL = "ok", "warn", "fail"
 DAEMON_JSON = Path("/etc/docker/daemon.json")
 OLDEST_DOCKER = (20, 10)
+DEBIAN_12 = ("debian", "12")
 SAFE_TOOLKIT = (1, 18, 1)
 FINISHED = Path("/etc/agl/finished")
 CAP_SYS_RESOURCE = 24
@@ -141,7 +146,7 @@ def read(path: Path) -> str:
 
 
 def system(systems: list[str], architectures: list[str]) -> list[dict[str, str]]:
-    fields = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', read(Path("/etc/os-release")), re.M))
+    fields = os_release()
     version = fields.get("VERSION_ID", "")
     names = {f"{fields.get('ID')} {version}", f"{fields.get('ID')} {version.split('.')[0]}"}
     if "rhel" in fields.get("ID_LIKE", "").split() or fields.get("ID") == "rhel":
@@ -245,10 +250,23 @@ def ports(wanted: list[dict]) -> list[dict[str, str]]:
     return found or [check("ports", OK, f"{len(wanted)} free or ours")]
 
 
-def docker_engine() -> list[dict[str, str]]:
+def os_release() -> dict[str, str]:
+    return dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', read(Path("/etc/os-release")), re.M))
+
+
+def without_compose(status: str, found: str, fix: str, source: str) -> list[dict[str, str]]:
+    """What is to be said of a host that gets Compose 2 by ``source``."""
+    fields = os_release()
+    if source == "distribution" and (fields.get("ID"), fields.get("VERSION_ID")) == DEBIAN_12:
+        found += ", and Debian 12 has no Compose 2"
+        return [check("docker", FAIL, found, "set docker_source: docker")]
+    return [check("docker", status, found, fix)]
+
+
+def docker_engine(source: str) -> list[dict[str, str]]:
     code, version = run("docker", "version", "--format", "{{.Server.Version}}")
     if code == 127:
-        return [check("docker", OK, "not there yet")]
+        return without_compose(OK, "not there yet", "", source)
     if code != 0 or not version:
         return [
             check(
@@ -264,7 +282,8 @@ def docker_engine() -> list[dict[str, str]]:
         return [check("docker", FAIL, f"{version} is too old (20.10 or newer)", fix)]
     code, compose = run("docker", "compose", "version", "--short")
     if code != 0:
-        return [check("docker", WARN, f"{version} without Compose 2", "apply installs its plugin")]
+        found = f"{version} without Compose 2"
+        return without_compose(WARN, found, "apply installs its plugin", source)
     return [check("docker", OK, f"{version}, Compose {compose}")]
 
 
@@ -393,6 +412,7 @@ def main() -> None:
         "ports": {"type": "list", "elements": "dict", "default": []},
         "groups": {"type": "list", "elements": "str", "default": []},
         "docker": {"type": "bool", "default": False},
+        "docker_source": {"type": "str", "default": "distribution"},
         "docker_runtime": {"type": "bool", "default": False},
         "gpus": {"type": "int", "default": 0},
         "pci_path": {"type": "path", "default": "/sys/bus/pci/devices"},
@@ -405,7 +425,9 @@ def main() -> None:
     given = module.params
     if given["only_gpu_work"]:
         work = [name for name, _ in gpu_containers()] + gpu_processes()
-        module.exit_json(changed=False, gpu_work=work)
+        # Shown when the wait for them has ended in vain.
+        said = f"{', '.join(work[:3])} still use the GPUs: end them, or raise gpu_drain_minutes"
+        module.exit_json(changed=False, gpu_work=work, msg=said if work else "")
     found = [
         *system(given["systems"], given["architectures"]),
         *privileges(),
@@ -413,7 +435,7 @@ def main() -> None:
         *disks(given["disk_gb"]),
         *nofile(given["nofile"]),
         *ports([p for p in given["ports"] if set(p["groups"]) & set(given["groups"])]),
-        *(docker_engine() if given["docker"] else ()),
+        *(docker_engine(given["docker_source"]) if given["docker"] else ()),
         *daemon_json(given["docker_runtime"]),
         *gpus(given["gpus"], Path(given["pci_path"])),
         *(disturbing(given["packages"], given["release"], given["drain"]) if given["gpus"] else ()),

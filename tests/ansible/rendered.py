@@ -89,7 +89,11 @@ def inventory() -> dict[str, dict[str, Any]]:
 def rendered(ansible_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Rendered:
     folder = tmp_path_factory.mktemp("rendered")
     hosts = inventory()
-    groups = {"control": {"hosts": hosts}, "gpu_nodes": {"hosts": {"gpu1": {}}}}
+    groups = {
+        "control": {"hosts": hosts},
+        "gpu_nodes": {"hosts": {"gpu1": {}}},
+        "cpu_nodes": {"hosts": {"control1": {}, "cpu1": {"node_exporter_port": 9200}}},
+    }
     (folder / "hosts.json").write_text(json.dumps({"all": {"children": groups}}))
     given = {"role_folder": str(ANSIBLE / "roles"), "folder": str(folder)}
     command = [ansible_bin / "ansible-playbook", "-i", folder / "hosts.json", HERE / "render.yml"]

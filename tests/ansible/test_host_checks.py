@@ -104,9 +104,23 @@ def test_the_docker_that_is_there(
     checks: ModuleType, programs: Path, script: str, status: str, words: str
 ) -> None:
     program(programs, "docker", script)
-    (found,) = checks.docker_engine()
+    (found,) = checks.docker_engine("docker")
     assert found["status"] == status
     assert words in found["found"]
+
+
+@pytest.mark.parametrize(("code", "version"), [(127, ""), (0, "20.10.24")])
+def test_debian_12_has_no_compose(
+    checks: ModuleType, monkeypatch: pytest.MonkeyPatch, code: int, version: str
+) -> None:
+    answers = {"version": (code, version)}
+    monkeypatch.setattr(checks, "run", lambda _, word, *__: answers.get(word, (1, "")))
+    monkeypatch.setattr(checks, "read", lambda _: 'ID=debian\nVERSION_ID="12"')
+    said = failed(checks.docker_engine("distribution"))["docker"]
+    assert said.endswith("Debian 12 has no Compose 2; set docker_source: docker")
+    assert not failed(checks.docker_engine("docker"))
+    monkeypatch.setattr(checks, "read", lambda _: 'ID=debian\nVERSION_ID="13"')
+    assert not failed(checks.docker_engine("distribution"))
 
 
 def daemon_json(

@@ -137,9 +137,8 @@ def test_an_alert_that_fires_in_both_is_paged_once(
         for member in members:
             status = f"{member}/api/v2/status"
             until("cluster", lambda at=status: len(asked(at)["cluster"]["peers"]) == len(PAIR))
-            checks.ALERTMANAGER = member
             for wanted, verdict in (2, "ok"), (3, "fail"):
-                (found,) = checks.cluster_of_alertmanagers(wanted, 0)
+                (found,) = checks.cluster_of_alertmanagers(member, wanted, 0)
                 assert found["status"] == verdict
                 assert found["found"] == f"2 of {wanted} see each other"
                 assert bool(found["fix"]) == (verdict == "fail")
