@@ -11,7 +11,14 @@ import pytest
 
 from agl.errors import UsageError
 from agl.ops.cluster import __main__ as program
-from agl.ops.cluster.inventory import judge, parse, read_inventory, shadowed
+from agl.ops.cluster.inventory import (
+    judge,
+    misspelt,
+    parse,
+    read_inventory,
+    shadowed,
+    variables_of,
+)
 from agl.ops.cluster.release import make_release
 from agl.ops.cluster.report import FAIL, OK, WARN, Check, read_report, render, verdict
 
@@ -136,6 +143,26 @@ def test_a_file_of_variables_that_ansible_would_pass_over(tmp_path: Path) -> Non
         assert check.status == FAIL
         assert "does not read all.yml" in check.found
         assert check.fix == f"mv {tmp_path}/group_vars/all.yml {tmp_path}/group_vars/all/"
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("prometheus_retention_time", ""),
+        ("agl_gpus", ""),
+        ("prometheus_retention", "did you mean prometheus_retention_time?"),
+        ("store_setings", "did you mean store_settings?"),
+        ("agl_adress", "did you mean agl_address?"),
+        ("docker_users", ""),  # somebody else's
+    ],
+)
+def test_a_variable_that_no_role_takes(name: str, fix: str) -> None:
+    given = parse(document(GOOD, {"g1": {name: 1}, "w1": {name: 1}}))
+    known = variables_of(program.FOLDER / "roles")
+    checks = misspelt(given, known)
+    assert [(c.status, c.found, c.fix) for c in checks] == (
+        [(WARN, f"no role takes {name}", fix)] if fix else []
+    )
 
 
 def test_external_mongodb_takes_any_number_of_control_nodes() -> None:

@@ -13,7 +13,14 @@ from typing import Any
 
 from agl.config import process_environment
 from agl.errors import AglError, EnvironmentFault, UsageError
-from agl.ops.cluster.inventory import Inventory, judge, read_inventory, shadowed
+from agl.ops.cluster.inventory import (
+    Inventory,
+    judge,
+    misspelt,
+    read_inventory,
+    shadowed,
+    variables_of,
+)
 from agl.ops.cluster.release import make_release
 from agl.ops.cluster.report import FAIL, Check, HostReport, as_json, read_report, render, verdict
 from agl.ops.options import LineParser
@@ -92,7 +99,11 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
     inventory = read_inventory(
         tools / "ansible-inventory", inventory_path, _of_variables(extra), CONFIG
     )
-    controller = judge(inventory) + shadowed(inventory_path)
+    controller = [
+        *judge(inventory),
+        *shadowed(inventory_path),
+        *misspelt(inventory, variables_of(FOLDER / "roles")),
+    ]
     if any(check.status == FAIL for check in controller) and options.command != "doctor":
         return _finish(options, controller, [], {})
     variables = _variables(options, inventory_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,9 @@ _OF_A_REPLICA_SET = ("mongodb_keyfile", "mongodb_passwords")
 _VAULT = (
     ".cache/cluster-venv/bin/ansible-vault create"
     " ansible/inventory/site/group_vars/all/vault.yml (docs/scaling.md)"
+)
+_SHARED = frozenset(
+    {"agl_address", "agl_gpus", "agl_images", "agl_mode", "agl_nofile", "agl_serial"}
 )
 _BUILT_IN = frozenset({"all", "ungrouped"})
 
@@ -117,6 +121,25 @@ def shadowed(path: Path) -> list[Check]:
         for file in sorted(place.glob("*.y*ml"))
         if file.with_suffix("").is_dir()
     ]
+
+
+def variables_of(roles: Path) -> frozenset[str]:
+    """The names that the roles in this folder take, and those that several of them share."""
+    texts = [path.read_text() for path in sorted(roles.glob("*/defaults/main.yml"))]
+    return _SHARED.union(*(re.findall(r"^(\w+):", text, re.M) for text in texts))
+
+
+def misspelt(inventory: Inventory, known: frozenset[str]) -> list[Check]:
+    """Variables that no role takes, and that look much like one that a role does take."""
+    prefixes = tuple({name.partition("_")[0] + "_" for name in known})
+    given = {name for variables in inventory.variables.values() for name in variables}
+    found: list[Check] = []
+    for name in sorted(given - known):
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+        if near and name.startswith(prefixes):
+            fix = f"did you mean {near[0]}?"
+            found.append(Check("variables", WARN, f"no role takes {name}", fix))
+    return found
 
 
 def _groups(inventory: Inventory) -> Iterator[Check]:
