@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from agl.errors import EnvironmentFault
 from agl.ops.compose import Compose
 from agl.ops.console import Console
 from agl.ops.engine import Container, Engine
-from agl.ops.lifecycle import Start, UpOptions
+from agl.ops.lifecycle import Start, UpOptions, agree_to_loss
 
 pytest.importorskip("docker")
 APP = Container(
@@ -68,6 +69,31 @@ class TestUndo:
 
     def test_what_ran_not_before_is_stopped(self) -> None:
         assert undone([APP, OLD], [APP, replace(OLD, state="running")]) == ["old"]
+
+
+ON_MONGO = replace(APP, compose_file="compose.prometheus-mongo-store.yml")
+IN_MEMORY = replace(APP, compose_file="compose.prometheus-memory-store.yml")
+
+
+def agree(mode: str, *containers: Container) -> None:
+    bundle = Bundle(*containers)
+    engine, compose = cast("Engine", bundle), cast("Compose", bundle)
+    agree_to_loss(engine, compose, Console({}, interactive=False), UpOptions(mode))
+
+
+class TestAgreeToLoss:
+    @pytest.mark.parametrize("state", ["running", "restarting", "exited"])
+    def test_a_store_on_mongodb_that_is_down_is_not_replaced_unasked(
+        self, state: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("agl.ops.lifecycle.can_ask", lambda: False)
+        with pytest.raises(EnvironmentFault, match="type scripts/up mongo"):
+            agree("memory", replace(ON_MONGO, state=state))
+
+    def test_what_is_down_may_be_started_again(self) -> None:
+        agree("mongo", replace(ON_MONGO, state="exited"))
+        agree("memory", replace(IN_MEMORY, state="exited"))
+        agree("memory")
 
 
 class Gone:

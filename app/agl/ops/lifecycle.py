@@ -154,20 +154,24 @@ def _images(layout: Layout, engine: Engine, console: Console, options: UpOptions
 
 
 def agree_to_loss(engine: Engine, compose: Compose, console: Console, options: UpOptions) -> None:
-    """Before a running store is made anew: what it holds may be missed afterwards."""
-    stores = _running_stores(engine)
-    running = running_mode(stores)
-    if not stores or running == options.mode == "mongo":
+    """Before a store is made anew: what it holds may be missed afterwards.
+
+    One on MongoDB need not run: it may be down just when somebody types ``up`` to bring it back.
+    """
+    stores = _stores(engine)
+    mode = running_mode(stores)
+    if not stores or mode == options.mode == "mongo":
         return
-    if running != "mongo" and not _makes_store_anew(engine, compose):
+    running = any(item.running for item in stores)
+    if mode != "mongo" and not (running and _makes_store_anew(engine, compose)):
         return
-    loss, remedy = what_is_lost(running, options.mode)
+    loss, remedy = what_is_lost(mode, options.mode)
     if options.yes:
         console.mark("warn", loss)
     elif not can_ask():
         raise EnvironmentFault(loss, remedy=f"nothing was changed; {remedy}")
     elif not console.ask(f"{loss}. Go on?"):
-        raise EnvironmentFault("nothing was changed")
+        raise EnvironmentFault("nothing was changed", remedy=remedy)
 
 
 def check_mongo_elsewhere(
@@ -180,7 +184,8 @@ def check_mongo_elsewhere(
     if options.mode != "mongo" or not compose.layout.external_mongo:
         return
     # Without one on MongoDB there are no secrets yet, and no store that must not be lost.
-    if running_mode(_running_stores(engine)) != "mongo" or not _makes_store_anew(engine, compose):
+    stores = [item for item in _stores(engine) if item.running]
+    if running_mode(stores) != "mongo" or not _makes_store_anew(engine, compose):
         return
     with console.step("looking whether MongoDB can be used") as progress:
         try:
@@ -192,8 +197,8 @@ def check_mongo_elsewhere(
         progress.conclude("MongoDB can be used")
 
 
-def _running_stores(engine: Engine) -> list[Container]:
-    return [item for item in engine.containers() if item.service == "app" and item.running]
+def _stores(engine: Engine) -> list[Container]:
+    return [item for item in engine.containers() if item.service == "app"]
 
 
 def _makes_store_anew(engine: Engine, compose: Compose) -> bool:
@@ -203,15 +208,15 @@ def _makes_store_anew(engine: Engine, compose: Compose) -> bool:
     return any(compose.would_recreate(engine, item) for item in containers)
 
 
-def what_is_lost(running: str, wanted: str) -> tuple[str, str]:
-    """What clients miss when a store of mode ``running`` makes room for one of mode ``wanted``.
+def what_is_lost(mode: str, wanted: str) -> tuple[str, str]:
+    """What clients miss when a store of mode ``mode`` makes room for one of mode ``wanted``.
 
     Returns:
         The loss, and what to do instead where nobody can be asked.
     """
-    if running == "mongo":
+    if mode == "mongo":
         return (
-            "the store that runs keeps its rollouts in MongoDB: going on puts an empty one"
+            "the store that is here keeps its rollouts in MongoDB: going on puts an empty one"
             f" (mode {wanted}) in its place, and they stay in MongoDB's volume",
             "type scripts/up mongo, or run it again with --yes if that is meant",
         )
