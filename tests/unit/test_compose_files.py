@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import shlex
+import subprocess
 import tomllib
 from copy import deepcopy
 from functools import cache
@@ -562,3 +563,29 @@ def test_the_admin_api_is_in_its_overlay_alone() -> None:
         assert found == (path.name == "compose.admin-api.yml"), path.name
     overlay = load("compose.admin-api.yml")["services"]
     assert overlay == {"prometheus": {"entrypoint": ["/bin/prometheus", "--web.enable-admin-api"]}}
+
+
+@pytest.mark.parametrize(
+    ("file", "config"), [(FULL, "prometheus.base.yml"), (MONGO_FULL, "prometheus.mongo.yml")]
+)
+def test_the_push_overlay_adds_its_section_to_the_file_of_the_mode(
+    file: str, config: str, tmp_path: Path
+) -> None:
+    def here(text: str) -> str:
+        return re.sub(r"(?<![\w/])/(tmp|etc|run)/", rf"{tmp_path}/\1/", text)
+
+    below, above = resolved(file, "prometheus"), load("compose.push.yml")["services"]["prometheus"]
+    shell, flags, script, name = merge(below, above)["entrypoint"]
+    bundle, section = Path(here("/etc/agl/prometheus")), Path(here("/run/agl/remote-write.yml"))
+    for folder in (bundle, section.parent, tmp_path / "tmp"):
+        folder.mkdir(parents=True)
+    (bundle / config).write_text("scrape_configs: []\n")
+    section.write_text("remote_write: []\n")
+    script = here(script.replace("$$", "$")).replace("exec /bin/prometheus", "exec printf '%s\\n'")
+    command = [here(part) for part in below["command"]]
+    done = subprocess.run([shell, flags, script, name, *command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    copy = tmp_path / "tmp" / "prometheus" / config
+    assert done.stdout.splitlines() == [f"--config.file={copy}", *command[1:]]
+    assert copy.read_text() == "scrape_configs: []\nremote_write: []\n"
+    assert (bundle / config).read_text() == "scrape_configs: []\n", "the bundle's own stays"
