@@ -124,10 +124,13 @@ async def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         running = next(line for line in lines if line.startswith("running"))
         assert "30% of 200s" in running
         assert sum(line.startswith("    curl ") for line in lines) == 6
+        assert "from AGL_STORE" in lines[-1], "what the commands lean on is said"
         assert await call("--store-url", url, "--json", "--limit", "1") == 0
         assert len(json.loads(capsys.readouterr().out)["items"]) == 3
         assert await call("--store-url", server.endpoint) == 1
-        assert "agl store: error: the store answered 401" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "agl store: error: the store answered 401" in said
+        assert "--store-url: http://agl:TOKEN@host:port" in said
     async with serving() as server:
         assert await call("--store-url", server.endpoint) == 0
         assert capsys.readouterr().out == "Nothing is queued or running.\n"
@@ -135,3 +138,5 @@ async def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no answer from" in capsys.readouterr().err
     assert await call("--store-url", "nonsense") == 2
     assert "argument --store-url" in capsys.readouterr().err
+    assert await asyncio.to_thread(main, ["store", "stuk"]) == 2
+    assert "unknown command 'stuk' (choose from stuck, partitions" in capsys.readouterr().err

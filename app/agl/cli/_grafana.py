@@ -18,6 +18,7 @@ from agl.config import process_environment
 from agl.errors import EnvironmentFault, UsageError
 from agl.ops.options import LineParser
 from agl.ops.panels.timerange import (
+    FROM_TO,
     TimeError,
     TimeRange,
     parse_duration,
@@ -189,14 +190,14 @@ def _runbooks_of_bundle() -> str:
 
 def _span(options: argparse.Namespace) -> TimeRange:
     try:
-        return parse_range(options.start, options.end, time.time())
+        return parse_range(options.start, options.end, time.time(), FROM_TO)
     except TimeError as exc:
         raise UsageError(str(exc)) from exc
 
 
 def _ending(end: str, seconds: float) -> TimeRange:
     try:
-        moment = parse_time(end, time.time(), name="to")
+        moment = parse_time(end, time.time(), name="--to")
     except TimeError as exc:
         raise UsageError(str(exc)) from exc
     return TimeRange(moment - seconds, moment)

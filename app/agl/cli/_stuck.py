@@ -56,7 +56,12 @@ async def _ask(store_url: str, limit: int) -> StuckReport:
     except aiohttp.ClientResponseError as exc:
         if exc.status == 404:
             raise EnvironmentFault("the server does not list what is stuck") from exc
-        raise EnvironmentFault(f"the store answered {exc.status}: {exc.message}") from exc
+        raise EnvironmentFault(
+            f"the store answered {exc.status}: {exc.message}",
+            remedy="its token belongs into --store-url: http://agl:TOKEN@host:port"
+            if exc.status == 401
+            else "",
+        ) from exc
     except (aiohttp.ClientError, TimeoutError) as exc:
         raise EnvironmentFault(
             f"no answer from {client.server_address_root} ({exc})", remedy="name it by --store-url"
@@ -77,8 +82,10 @@ def render(report: StuckReport) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+    hint = "The commands take the store's address from AGL_STORE (http://agl:TOKEN@host:port)."
     commands = ["", *(f"    {item.command}" for item in report.items)]
-    return "\n".join(text for pair in zip(lines, commands, strict=True) for text in pair if text)
+    pairs = zip(lines, commands, strict=True)
+    return "\n".join([*(text for pair in pairs for text in pair if text), hint])
 
 
 def _row(item: SuggestedItem) -> tuple[str, ...]:

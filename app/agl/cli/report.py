@@ -15,7 +15,7 @@ from agl.errors import EnvironmentFault, UsageError
 from agl.ops.panels.boards import Board, Library
 from agl.ops.panels.prometheus import PrometheusError
 from agl.ops.panels.report import Report, Wanted, make
-from agl.ops.panels.timerange import TimeError, parse_range
+from agl.ops.panels.timerange import FROM_TO, TimeError, parse_range
 from agl.utils.whole_file import whole_file
 
 
@@ -40,7 +40,7 @@ def main(argv: list[str], prog: str) -> int:
 
 def _wanted(options: argparse.Namespace) -> Wanted:
     try:
-        span = parse_range(options.start, options.end, time.time())
+        span = parse_range(options.start, options.end, time.time(), FROM_TO)
     except TimeError as exc:
         raise UsageError(str(exc)) from exc
     chosen: dict[str, list[str]] = {}

@@ -18,7 +18,11 @@ def main(argv: list[str], prog: str) -> int:
     Returns 0 on success, 1 when ``status`` or ``up --check`` finds something wrong. Raises
     UsageError and EnvironmentFault, which the program turns into one line.
     """
-    parser = LineParser(prog=prog, description="The bundle: store and monitoring.")
+    parser = LineParser(
+        prog=prog,
+        description="The bundle: store and monitoring.",
+        epilog=f"'{prog} COMMAND --help' explains a command.",
+    )
     parser.add_argument("command", metavar="COMMAND", help=", ".join(COMMANDS))
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parsed = parser.parse_args(argv)
@@ -243,11 +247,11 @@ def _container_exporter(argv: list[str], prog: str) -> int:
 def _secrets(argv: list[str], prog: str) -> int:
     from agl.ops.engine import Engine
     from agl.ops.layout import find_layout
-    from agl.ops.secrets import read_secret
+    from agl.ops.secrets import KNOWN, read_secret
 
     parser = LineParser(prog=prog, description="Show a secret of the bundle.")
     parser.add_argument("action", choices=["show"])
-    parser.add_argument("name", metavar="NAME", help="api-token or grafana-admin-password")
+    parser.add_argument("name", metavar="NAME", help=KNOWN)
     options = parser.parse_args(argv)
     print(read_secret(Engine.connect(find_layout(process_environment())), options.name))
     return 0

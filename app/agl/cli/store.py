@@ -24,7 +24,7 @@ from agl.config import (
     TrackerName,
     load_environment,
 )
-from agl.errors import EnvironmentFault
+from agl.errors import EnvironmentFault, UsageError
 from agl.logging import setup_process_logging
 from agl.utils.certificate import check_certificate
 from agl.utils.garbage import spare_old_objects
@@ -50,6 +50,9 @@ def main(argv: list[str], prog: str) -> int:
     if argv and argv[0] in COMMANDS:
         module = import_module(f"agl.cli.{COMMANDS[argv[0]]}")
         return int(module.main(argv[1:], f"{prog} {argv[0]}"))
+    if argv and argv[0][:1] not in {"-", "@"}:
+        known = ", ".join(COMMANDS)
+        raise UsageError(f"unknown command {argv[0]!r} (choose from {known}; none runs a store)")
     settings = parse(argv, prog)
     exit_quietly_on_stop_signals()
     if settings.backend == "mongo":

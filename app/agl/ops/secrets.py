@@ -9,6 +9,7 @@ from agl.ops.engine import Engine
 
 FOLDER = "/run/agl/secrets"
 API_TOKEN, GRAFANA_PASSWORD = "api-token", "grafana-admin-password"
+KNOWN = f"{API_TOKEN}, {GRAFANA_PASSWORD}; on MongoDB also mongo-root-password"
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 
@@ -25,5 +26,5 @@ def read_secret(engine: Engine, name: str) -> str:
             return content.decode().strip()
     raise EnvironmentFault(
         f"the bundle has no secret {name!r}",
-        remedy=f"start it with scripts/up; known: {API_TOKEN}, {GRAFANA_PASSWORD}",
+        remedy=f"start it with scripts/up; known: {KNOWN}",
     )

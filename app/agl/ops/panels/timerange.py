@@ -32,6 +32,7 @@ class TimeRange:
 
 
 GRAFANA = ("from", "to")
+FROM_TO = ("--from", "--to")
 OPTIONS = ("--start", "--end")
 """How the ends of a range are called where somebody gave them."""
 
