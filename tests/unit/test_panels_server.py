@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from ports import free_port
 from processes import run_agl
 
 from agl.ops.panels.boards import Library
-from agl.ops.panels.server import Site, create_app
+from agl.ops.panels.server import Site, create_app, linked
+
+RUNBOOKS = Path(__file__).resolve().parents[2] / "docs" / "runbooks"
 
 BOARD: dict[str, Any] = {
     "uid": "b",
@@ -186,6 +189,18 @@ class TestData:
         assert (await visitor.json("/api/runbooks"))["runbooks"] == ["Some"]
         assert (await visitor.json("/api/runbooks/Some"))["text"] == "# Some\n"
         assert (await visitor.json("/api/runbooks/..%2Fb", 404))["error"]
+
+    async def test_runbooks_lead_to_each_other(self, tmp_path: Path, visitor: Visitor) -> None:
+        (tmp_path / "Other.md").write_text("[the\nfirst](Some.md), [a table](../xid.md)")
+        text = (await visitor.json("/api/runbooks/Other"))["text"]
+        assert text == "[the\nfirst](/runbooks/Some), a table"
+
+    def test_every_link_of_our_runbooks_leads_somewhere(self) -> None:
+        runbooks = {path.stem: path.read_text() for path in RUNBOOKS.glob("*.md")}
+        to_runbooks = re.findall(r"\]\((\w+)\.md\)", "".join(runbooks.values()))
+        served = "".join(linked(text, runbooks) for text in runbooks.values())
+        assert ".md)" not in served
+        assert re.findall(r"\]\(/runbooks/(\w+)\)", served) == to_runbooks != []
 
 
 class TestCommandLine:

@@ -9,7 +9,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HEALTH = "/api/health"
 REALM = 'Basic realm="agl panels", charset="UTF-8"'
 DEFAULT_WIDTH = 600
+_TO_A_FILE = re.compile(r"\[([^\]]+)\]\((?:\.\./)?([\w-]+)\.md\)")
 _LOOPBACK = re.compile(r"(localhost|.*\.localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?", re.IGNORECASE)
 
 
@@ -181,10 +182,12 @@ class _Pages:
     async def runbook(self, request: web.Request) -> web.Response:
         # Looked up among what is there, so that no name leads out of the folder.
         name = request.match_info["name"]
-        path = self._runbooks().get(name)
+        runbooks = self._runbooks()
+        path = runbooks.get(name)
         if path is None:
             raise _refused(404, f"there is no runbook {name!r}; /runbooks lists all")
-        return _json({"name": name, "text": path.read_text("utf-8", errors="replace")})
+        text = linked(path.read_text("utf-8", errors="replace"), runbooks)
+        return _json({"name": name, "text": text})
 
     def _runbooks(self) -> dict[str, Path]:
         folder = self._site.runbooks
@@ -235,6 +238,19 @@ class _Refused(Exception):
 
 def _refused(status: int, reason: str) -> _Refused:
     return _Refused(status, reason)
+
+
+def linked(text: str, runbooks: Container[str]) -> str:
+    """A runbook whose links to others, which are files in the repository, lead to their pages.
+
+    A link to a file that is not served is only its text.
+    """
+
+    def link(found: re.Match[str]) -> str:
+        words, name = found.groups()
+        return f"[{words}](/runbooks/{name})" if name in runbooks else words
+
+    return _TO_A_FILE.sub(link, text)
 
 
 @web.middleware
