@@ -80,9 +80,12 @@ def ask(url: str, path: str, **parameters: str) -> list[dict[str, Any]]:
 
 
 def seen(url: str, expr: str) -> bool:
-    """Whether a query gives any finite value within the last minute."""
+    """Whether a query gives any finite value since this Prometheus began.
+
+    A process starts anew once, early on, so that a shorter look might be too late for it.
+    """
     now = time.time()
-    span = {"start": str(now - 60), "end": str(now), "step": "1"}
+    span = {"start": str(now - 600), "end": str(now), "step": "5"}
     found = ask(url, "query_range", query=filled(expr, WINDOW), **span)
     return any(math.isfinite(float(value)) for series in found for _, value in series["values"])
 
