@@ -1,5 +1,8 @@
 // Where a page's data comes from: the server, or what a report carries.
 
+// Browsers end what is under way when a network comes or goes, such as a container's, often several times within a second.
+const PAUSES = [0, 300, 1000, 2000];
+
 /** Asks the server. `parameters` gives the page's time and variables. */
 export class Live {
   constructor(uid, parameters) {
@@ -43,13 +46,16 @@ export class Live {
     const address = query ? `${path}?${query}` : path;
     const { signal } = this.stopper;
     let found;
-    try {
-      // Browsers end what is under way when a network comes or goes, such as a container's.
-      found = await asked(address, signal).catch((error) => (error.name === "AbortError" ? Promise.reject(error) : asked(address, signal)));
-    } catch (error) {
-      if (error.name === "AbortError") throw error;
-      throw new Error("This page's server does not answer; is `agl panels` still running?");
+    for (const pause of PAUSES) {
+      if (pause) await new Promise((done) => setTimeout(done, pause));
+      try {
+        found = await asked(address, signal);
+        break;
+      } catch (error) {
+        if (error.name === "AbortError") throw error;
+      }
     }
+    if (!found) throw new Error("This page's server does not answer; is `agl panels` still running?");
     if (!found.response.ok) throw new Error(found.answer.error ?? `the server answered ${found.response.status}`);
     return found.answer;
   }
