@@ -41,6 +41,10 @@ async def sent(key: str, call: Callable[[], Awaitable[T]], *, again: bool = Fals
         return await call()
 
 
+def dequeue(store: MongoLightningStore, limit: int) -> Callable[[], Awaitable[Any]]:
+    return lambda: store.dequeue_many_rollouts(limit=limit, worker_id="w")
+
+
 async def totals(store: MongoLightningStore) -> dict[str, int]:
     statistics: dict[str, Any] = dict(await store.statistics())
     return {name: n for name, n in statistics.items() if name.startswith("total_")}
@@ -105,13 +109,9 @@ async def test_an_attempt_is_started_once(stores: Stores) -> None:
 async def test_a_claim_is_handed_out_again(stores: Stores, limit: int) -> None:
     one, two = stores
     await one.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(7)])
-
-    def dequeue(store: MongoLightningStore) -> Callable[[], Awaitable[Any]]:
-        return lambda: store.dequeue_many_rollouts(limit=limit, worker_id="w")
-
-    first = await sent("k", dequeue(one))
-    second = await sent("k", dequeue(two), again=True)
-    third = await sent("l", dequeue(two), again=True)
+    first = await sent("k", dequeue(one, limit))
+    second = await sent("k", dequeue(two, limit), again=True)
+    third = await sent("l", dequeue(two, limit), again=True)
     assert [(r.rollout_id, r.attempt.attempt_id) for r in first] == [
         (r.rollout_id, r.attempt.attempt_id) for r in second
     ]
@@ -155,10 +155,6 @@ async def test_resources_are_updated_once(stores: Stores) -> None:
     second = await sent("k", lambda: two.update_resources("rs", {}), again=True)
     assert (first.version, second) == (2, first)
     assert (await sent("l", lambda: two.update_resources("rs", {}), again=True)).version == 3
-
-
-def dequeue(store: MongoLightningStore, limit: int) -> Callable[[], Awaitable[Any]]:
-    return lambda: store.dequeue_many_rollouts(limit=limit, worker_id="w")
 
 
 async def test_claims_that_nobody_was_told_of_go_back(

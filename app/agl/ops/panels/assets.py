@@ -42,7 +42,7 @@ def modules() -> list[str]:
 def live_page() -> tuple[str, str]:
     """The page that asks this server, and the Content-Security-Policy that fits it."""
     imports = _imports({name: f"/static/{name}?{_mark(name)}" for name in modules()})
-    arrival = _closed((INLINE / "arrival.js").read_text())
+    arrival = _closed((INLINE / "arrival.js").read_text("utf-8"))
     policy = (
         f"default-src 'none'; script-src 'self' {_sum(arrival)} {_sum(imports)}; style-src 'self';"
         " img-src 'self' data: https:; connect-src 'self'; frame-ancestors 'self';"
